@@ -16,7 +16,7 @@ from int8cal.data.checks import DataWarning
 from int8cal.declared import keywords
 from int8cal.errors import UsageError
 from int8cal.evaluating import evaluate_models
-from int8cal.evaluation.user_metric import function_name, open_metric
+from int8cal.evaluation.user_metric import function_name, metric_of
 from int8cal.gating import require_sound
 from int8cal.graph.prepare import prepare
 from int8cal.identity import identified
@@ -34,7 +34,6 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from int8cal.evaluation.result import Report
-    from int8cal.evaluation.user_metric import Metric
     from int8cal.job import ActivationType, Fallback, Goal, Job, Method, RecipeName, Runtime, TargetName, WeightRange
     from int8cal.progress import Event
 
@@ -112,7 +111,7 @@ def calibrate(
     if job.quantization.budget is not None and job.evaluation.data is None and isinstance(data, Iterator):
         raise UsageError("a budget reads the data more than once", do="give a list or a function, or eval_data")
     with placed_patterns(lambda key: key.rpartition(".")[2]), watching(progress):
-        calibrated = calibrate_model(job, _model(model), stream=stream, metric=_metric(metric))
+        calibrated = calibrate_model(job, _model(model), stream=stream, metric=metric_of(metric))
     for finding in calibrated.findings:
         warnings.warn(str(finding), DataWarning, stacklevel=2)
     return identified(calibrated.result.table)
@@ -187,16 +186,10 @@ def evaluate(
         _tell_unheeded(given, preprocessed=False)
     with watching(progress):
         report = evaluate_models(
+            job,
             _model(fp32),
             _model(int8),
-            job.data,
-            target=job.quantization.target,
-            threads=job.calibration.threads,
-            latency=job.evaluation.latency,
-            runtimes=job.evaluation.runtimes,
-            providers=job.evaluation.providers,
-            strict=strict,
-            metric=_metric(metric),
+            metric=metric_of(metric),
             command="int8cal.evaluate(...)",
             stream=stream,
         )
@@ -217,10 +210,6 @@ def _model(model: Model) -> Path | onnx.ModelProto:
 
 def _kind(value: object) -> str:
     return "None" if value is None else f"of the type {type(value).__name__}"
-
-
-def _metric(metric: str | Callable[..., object] | None) -> Metric | None:
-    return None if metric is None else open_metric(metric)
 
 
 def _source(data: Data) -> tuple[str, Callable[[], object] | None]:

@@ -24,6 +24,7 @@ from int8cal.evaluating import (
     data_settings,
     evaluation_settings,
     fewer_samples,
+    job_origin,
     output_names,
     padding_lines,
     skipped_warnings,
@@ -43,10 +44,9 @@ from int8cal.evaluation.gates import (
     with_standing,
 )
 from int8cal.evaluation.in_cluster import ClusterOutputs
-from int8cal.evaluation.origin import origin_of
 from int8cal.evaluation.recalled import KnownOutputs, UnlikeError
 from int8cal.evaluation.result import Evaluation, Report
-from int8cal.evaluation.runtimes import further, slow_warnings, speed_warnings, target_warnings, unasked
+from int8cal.evaluation.runtimes import further, slow_warnings, speed_warnings, target_warnings
 from int8cal.evaluation.user_metric import metric_of
 from int8cal.graph.load import Watched
 from int8cal.identity import identified, save_stamped
@@ -251,16 +251,10 @@ def calibrate_job(
     """
     with open_stage("start"):
         require_writable(job)
-        origin = _origin(job, command)
+        origin = job_origin(job, command)
     own = nullcontext(output) if output else OutputDirectory(files_of(job)[0], overwrite=_may_replace(job))
     with own as directory, cluster_of(job) as cluster, weights_folder():
         return _calibrate_into(directory, job, origin, exclusive, tell, cluster, warnings)
-
-
-def _origin(job: Job, command: str) -> Origin:
-    names, target = job.evaluation.runtimes, job.quantization.target
-    beside = unasked(names, latency=job.evaluation.latency, target=target, providers=job.evaluation.providers)
-    return origin_of(command, threads=job.calibration.threads, runtimes=(*names, *beside))
 
 
 def _calibrate_into(
@@ -465,14 +459,7 @@ def _report(
         settings={
             **table.settings.recorded,
             "data": data_settings(job.data, calibrated.watch),
-            "evaluation": evaluation_settings(
-                job.evaluation.data or job.data,
-                job.evaluation.providers,
-                feeds.padding,
-                job.evaluation.metric,
-                watch,
-                strict=job.evaluation.strict,
-            ),
+            "evaluation": evaluation_settings(job.evaluation, job.evaluation.data or job.data, feeds.padding, watch),
             "versions": versions(job.evaluation.runtimes),
         },
         evaluation=evaluation,

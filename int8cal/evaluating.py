@@ -25,12 +25,11 @@ from int8cal.errors import DataError, ModelError
 from int8cal.evaluation.data_checks import Findings, few_judged, opened
 from int8cal.evaluation.evaluate import evaluate_pair
 from int8cal.evaluation.feeding import better_fed, fed
-from int8cal.evaluation.figures import metric_name
 from int8cal.evaluation.gates import (
     check_gates,
+    gates_of,
     need_labels,
     never_failing,
-    parse_gates,
     require_classes,
     require_measurable,
     require_outputs,
@@ -50,7 +49,6 @@ from int8cal.graph.taps import Tap, tapped_model
 from int8cal.identity import library_versions, mixed_with, run_of, stored_preprocess
 from int8cal.io.atomic import OutputDirectory
 from int8cal.io.paths import require_free
-from int8cal.job import DEFAULT_TARGET
 from int8cal.preprocess import Preprocess
 from int8cal.progress import Clock, track
 from int8cal.progress import stage as open_stage
@@ -67,34 +65,28 @@ if TYPE_CHECKING:
 
     from int8cal.data.padding import Padding
     from int8cal.data.shards import Shard
+    from int8cal.evaluation.result import Origin
     from int8cal.evaluation.user_metric import Metric
     from int8cal.graph.signature import Signature
     from int8cal.identity import StoredPreprocess
-    from int8cal.job import DataSettings
+    from int8cal.job import DataSettings, EvaluationSettings, Job
 
 
 def evaluate_files(
-    fp32: Path,
+    job: Job,
     int8: Path,
-    data: DataSettings,
     *,
-    output: Path | None = None,
-    gates: Sequence[str] = (),
-    metric: str | None = None,
-    target: str = DEFAULT_TARGET,
-    threads: int = 0,
-    latency: bool = True,
-    runtimes: Sequence[str] = (),
-    providers: Sequence[str] = (),
-    overwrite: bool = False,
-    strict: bool = False,
     command: str = "",
     tell: Callable[[str], object] | None = None,
     warnings: Sequence[str] = (),
 ) -> Report:
-    """Compare two models on data, and write the reports where asked; arguments as for `evaluate_models`.
+    """Compare a job's model with an int8 model, and write the reports where the job's output is a directory.
 
     Args:
+        job: As for `evaluate_models`; its gates are judged.
+        int8: The int8 model.
+        command: What was run, for the report.
+        tell: Gets what is found about the data before the work, line by line.
         warnings: Of what was found before, for the report.
 
     Returns:
@@ -103,33 +95,23 @@ def evaluate_files(
     Raises:
         Int8calError: Of the station that failed.
     """
-    parsed = with_standing(gates, parse_gates(gates, metric_name(metric)))
-    own = metric_of(metric)
-    providers = resolve(providers)
-    require_measurable(parsed, latency=latency, audited=providers == (CPU,))
-    further(runtimes)
-    require_outputs(parsed, lambda: output_names(fp32))
-    require_classes(parsed, lambda: class_count(fp32))
-    if output is not None:
-        require_free(output, overwrite=overwrite, directory=True)
-    with nullcontext() if output is None else OutputDirectory(output, overwrite=overwrite) as place, weights_folder():
+    settings, fp32, output = job.evaluation, job.model, job.output
+    gates = with_standing(settings.gates, gates_of(settings))
+    metric = metric_of(settings.metric)
+    audited = resolve(settings.providers) == (CPU,)
+    require_measurable(gates, latency=settings.latency, audited=audited)
+    further(settings.runtimes)
+    require_outputs(gates, lambda: output_names(fp32))
+    require_classes(gates, lambda: class_count(fp32))
+    if output.dir is not None:
+        require_free(output.dir, overwrite=output.overwrite, directory=True)
+    directory = nullcontext() if output.dir is None else OutputDirectory(output.dir, overwrite=output.overwrite)
+    with directory as place, weights_folder():
         report = evaluate_models(
-            fp32,
-            int8,
-            data,
-            target=target,
-            threads=threads,
-            latency=latency,
-            runtimes=runtimes,
-            providers=providers,
-            require_labels=need_labels(parsed),
-            strict=strict,
-            metric=own,
-            command=command,
-            tell=tell,
+            job, fp32, int8, require_labels=need_labels(gates), metric=metric, command=command, tell=tell
         )
-        warnings = (*report.warnings, *never_failing(parsed), *warnings)
-        report = replace(report, gates=check_gates(parsed, report.evaluation), warnings=warnings)
+        warnings = (*report.warnings, *never_failing(gates), *warnings)
+        report = replace(report, gates=check_gates(gates, report.evaluation), warnings=warnings)
         if place is not None:
             with open_stage("report"), place.stage() as stage:
                 write_reports(report, stage)
@@ -137,17 +119,11 @@ def evaluate_files(
 
 
 def evaluate_models(
+    job: Job,
     fp32: Path | onnx.ModelProto,
     int8: Path | onnx.ModelProto,
-    data: DataSettings,
     *,
-    target: str = DEFAULT_TARGET,
-    threads: int = 0,
-    latency: bool = True,
-    runtimes: Sequence[str] = (),
-    providers: Sequence[str] = (),
     require_labels: bool = False,
-    strict: bool = False,
     metric: Metric | None = None,
     command: str = "",
     stream: Callable[[], object] | None = None,
@@ -156,11 +132,10 @@ def evaluate_models(
     """Compare two models on data.
 
     Args:
-        runtimes: Where the int8 model runs beside onnxruntime.
-        providers: onnxruntime's execution providers, in the order of preference; none for CPU.
+        job: Settings: the data that the models are judged on, the target, threads, and what is measured.
+        fp32, int8: The models.
         require_labels: Refuse data without labels, before anything is run.
-        strict: Findings about the data that are known before the work are errors.
-        metric: The user's own.
+        metric: The job's own.
         command: What was run, for the report.
         stream: Yields feed dicts, in place of the data's path.
         tell: Gets what is found about the data before the work, line by line.
@@ -169,10 +144,9 @@ def evaluate_models(
         ModelError: One of them cannot be loaded, or changed meanwhile, or they are in each other's place.
         DataError: The data does not fit the model, or there are findings and they are errors.
     """
-    clock = Clock()
+    clock, threads, data = Clock(), job.calibration.threads, job.evaluation.data or job.data
     with open_stage("prepare"):
-        others = (*runtimes, *unasked(runtimes, latency=latency, target=target, providers=providers))
-        origin = origin_of(command, threads=threads, runtimes=others)
+        origin = job_origin(job, command)
         watched = [(Watched(each), _digest(each)) for each in (fp32, int8) if isinstance(each, Path)]
         reference = float32_reference(fp32)
         signature = signature_of(reference.model)
@@ -195,7 +169,7 @@ def evaluate_models(
             for line in used:
                 tell(line)
         data = replace(data, preprocess=feeds.preprocess) if used else data
-        findings, watch = Findings(tell, strict=strict), SampleWatch("evaluation", signature)
+        findings, watch = Findings(tell, strict=job.evaluation.strict), SampleWatch("evaluation", signature)
         findings.add((*opened(feeds, signature), *_other_preprocess(data, feeds, stored)))
         if stream is None:  # an iterator in memory may give its samples only once
             findings.add(fed(reference.model, feeds, threads=threads))
@@ -207,11 +181,11 @@ def evaluate_models(
             int8,
             track(watch.watch(feeds), feeds.count, "outputs"),
             audit=audit_saturation,
-            target=target,
+            target=job.quantization.target,
             threads=threads,
-            latency=latency,
-            runtimes=runtimes,
-            providers=providers,
+            latency=job.evaluation.latency,
+            runtimes=job.evaluation.runtimes,
+            providers=job.evaluation.providers,
             metric=metric,
             reasons={"layers.clipped": "only known where int8cal calibrated the model"},
         )
@@ -228,10 +202,8 @@ def evaluate_models(
     return Report(
         model={"name": names["fp32"], "sha256": sha256, "int8": names["int8"], **({"run": run} if run else {})},
         settings={
-            "evaluation": evaluation_settings(
-                data, providers, feeds.padding, metric.text if metric else None, watch, strict=strict
-            ),
-            "versions": versions(runtimes),
+            "evaluation": evaluation_settings(job.evaluation, data, feeds.padding, watch),
+            "versions": versions(job.evaluation.runtimes),
         },
         evaluation=evaluation,
         timing_s=clock.seconds,
@@ -249,6 +221,13 @@ def evaluate_models(
         findings=findings.found,
         origin=origin,
     )
+
+
+def job_origin(job: Job, command: str) -> Origin:
+    """Say what a job's report was made by and on: with all runtimes that something is measured in."""
+    names, target = job.evaluation.runtimes, job.quantization.target
+    others = unasked(names, latency=job.evaluation.latency, target=target, providers=job.evaluation.providers)
+    return origin_of(command, threads=job.calibration.threads, runtimes=(*names, *others))
 
 
 def _used(data: DataSettings, feeds: Feeds, stored: StoredPreprocess | None) -> tuple[str, ...]:
@@ -428,7 +407,7 @@ def versions(runtimes: Sequence[str] = ()) -> dict[str, str]:
     return {**library_versions(), **{name: importlib.metadata.version(name) for name in further(runtimes)}}
 
 
-def data_settings(data: DataSettings, watch: SampleWatch | None = None) -> dict[str, object]:
+def data_settings(data: DataSettings, watch: SampleWatch | None) -> dict[str, object]:
     """Return the data's settings as the report tells them, and how many samples were made to fit (see `Fit`).
 
     A tokenizer has its hash beside its place.
@@ -440,30 +419,26 @@ def data_settings(data: DataSettings, watch: SampleWatch | None = None) -> dict[
 
 
 def evaluation_settings(
-    data: DataSettings,
-    providers: Sequence[str],
-    paddings: Sequence[Padding] = (),
-    metric: str | None = None,
-    watch: SampleWatch | None = None,
-    *,
-    strict: bool = False,
+    evaluation: EvaluationSettings, data: DataSettings, paddings: Sequence[Padding], watch: SampleWatch
 ) -> dict[str, object]:
     """Return what an evaluation ran on, as the report tells it: data, its padding, the metric, providers if not CPU.
 
     Args:
+        evaluation: Of the job.
+        data: The data that was used.
+        paddings: Of its samples.
         watch: Has looked at the samples.
-        strict: Whether findings about the data are errors.
     """
-    resolved = resolve(providers)
+    resolved = resolve(evaluation.providers)
     settings: dict[str, object] = {"data": data_settings(data, watch)}
     if resolved != (CPU,):
         settings["providers"] = list(resolved)
     if paddings:
         settings["padding"] = record(paddings)
-    if strict:
+    if evaluation.strict:
         settings["strict"] = True
-    if metric is not None:
-        settings["metric"] = metric
+    if evaluation.metric is not None:
+        settings["metric"] = evaluation.metric
     return settings
 
 

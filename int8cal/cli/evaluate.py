@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,11 +14,11 @@ from int8cal.cli.grouped import GroupedCommand, GroupedOption
 from int8cal.cli.junit import JUnitFile, junit_option
 from int8cal.cli.progress_line import shown_progress, starting
 from int8cal.errors import ConfigError
-from int8cal.job import DEFAULT_TARGET
+from int8cal.job import DEFAULT_TARGET, OutputSettings
 from int8cal.runtime.targets import TARGETS
 
 if TYPE_CHECKING:
-    from int8cal.job import Job
+    from int8cal.job import Job, TargetName
 
 _SECTION = "evaluation.data."
 _DATA = f"{_SECTION}path"
@@ -69,7 +69,7 @@ def command(
     fp32: str,
     int8: str,
     output: str | None,
-    target: str | None,
+    target: TargetName | None,
     config: str | None,
     as_json: bool,
 ) -> None:
@@ -97,23 +97,15 @@ def command(
     directory = Path(output) if output else None
     # That a YAML lets its own output be replaced says nothing about the directory named here.
     overwrite = bool(values.get("output.overwrite", False))
+    job = replace(job, output=OutputSettings(directory, overwrite))
+    if target is not None:
+        job = replace(job, quantization=replace(job.quantization, target=target))
     read = [Path(each) for each in (fp32, int8, config) if each]
     junit.expect(Path(int8).name, gate_texts(job.evaluation), read, overwrite=overwrite)
     with shown_progress(quiet=job.quiet):
         report = evaluate_files(
-            Path(fp32),
+            job,
             Path(int8),
-            job.evaluation.data or job.data,
-            output=directory,
-            gates=job.evaluation.gates,
-            metric=job.evaluation.metric,
-            target=target or job.quantization.target,
-            threads=job.calibration.threads,
-            latency=job.evaluation.latency,
-            runtimes=job.evaluation.runtimes,
-            providers=job.evaluation.providers,
-            overwrite=overwrite,
-            strict=job.evaluation.strict,
             command=command_line(context),
             tell=None if job.quiet else telling,
             warnings=left_out,

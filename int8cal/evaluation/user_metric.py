@@ -81,8 +81,8 @@ def open_metric(setting: str | Callable[..., object]) -> Metric:
     return Metric(name, text, function, _extras(function, text), better, _digest(function))
 
 
-def metric_of(setting: str | None) -> Metric | None:
-    """Find the metric of a job; None where it has none. Raises as `open_metric`."""
+def metric_of(setting: str | Callable[..., object] | None) -> Metric | None:
+    """Find the metric of a job or a call; None where it has none. Raises as `open_metric`."""
     return None if setting is None else open_metric(setting)
 
 

@@ -167,10 +167,10 @@ class FakePipeline:
         self._called(model=model, table=table, output=output, force=force, overwrite=overwrite)
         return ("tensor x is constant",)
 
-    def evaluate_files(self, fp32, int8, data, **settings):
-        self._called(fp32=fp32, int8=int8, data=data, **settings)
+    def evaluate_files(self, job, int8, *, command="", tell=None, warnings=()):
+        self._called(job=job, int8=int8, command=command, tell=tell, warnings=warnings)
         for line in self.said:
-            settings["tell"](line)
+            tell(line)
         return self.report
 
     def merge_files(self, inputs, output, *, overwrite):

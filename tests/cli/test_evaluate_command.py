@@ -2,15 +2,21 @@
 
 import html
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from int8cal.job import DataSettings
+from int8cal.job import DataSettings, EvaluationSettings, OutputSettings
 from int8cal.preprocess import Preprocess
 
 RESIZE = Preprocess(resize=8)
 PAIR = ("evaluate", "f.onnx", "q.onnx", "--data", "v")
+
+
+def judged(call):
+    """The data that a call evaluates on."""
+    return call.job.evaluation.data or call.job.data
 
 
 def test_every_option_reaches_the_pipeline(here, pipeline):
@@ -36,33 +42,21 @@ def test_every_option_reaches_the_pipeline(here, pipeline):
         ),
     )
     assert (done.code, done.out, done.err) == (0, "", "")
-    arguments = vars(pipeline.calls[0])
-    assert arguments.pop("command").startswith(
-        "int8cal evaluate f.onnx q.onnx --data v --labels l.csv --gate 'cosine>0.9' "
+    (call,) = pipeline.calls
+    assert call.command.startswith("int8cal evaluate f.onnx q.onnx --data v --labels l.csv --gate 'cosine>0.9' ")
+    assert (call.job.model, call.int8, call.tell, call.warnings) == (Path("f.onnx"), Path("q.onnx"), None, ())
+    assert judged(call) == DataSettings("v", samples=5, labels="l.csv", skip_bad=True, seed=2)
+    assert call.job.output == OutputSettings(Path("out"), overwrite=True)
+    assert (call.job.quantization.target, call.job.calibration.threads) == ("x86-vnni", 3)
+    assert replace(call.job.evaluation, data=None) == EvaluationSettings(
+        gates=("cosine>0.9",), runtimes=("openvino",), providers=("azure", "CPU"), latency=False, strict=True
     )
-    assert arguments == {
-        "fp32": Path("f.onnx"),
-        "int8": Path("q.onnx"),
-        "data": DataSettings("v", samples=5, labels="l.csv", skip_bad=True, seed=2),
-        "output": Path("out"),
-        "gates": ("cosine>0.9",),
-        "target": "x86-vnni",
-        "threads": 3,
-        "latency": False,
-        "runtimes": ("openvino",),
-        "providers": ("azure", "CPU"),
-        "overwrite": True,
-        "metric": None,
-        "strict": True,
-        "tell": None,
-        "warnings": (),
-    }
 
 
 def test_without_output_nothing_is_written_and_the_summary_is_shown(here, pipeline):
     done = here(*PAIR)
     assert done.code == 0
-    assert pipeline.calls[0].output is None
+    assert pipeline.calls[0].job.output.dir is None
     assert "31.5" in done.out
     assert done.out.splitlines()[-1] == "Report    not written; -o DIR writes it"
 
@@ -74,17 +68,17 @@ def test_preprocessing_labels_and_gates_come_from_the_yaml(here, pipeline, tmp_p
         "output: {dir: calibrated, overwrite: true}\n"
     )
     assert here(*PAIR, "--config", "job.yaml").code == 0
-    arguments = pipeline.calls[0]
-    assert arguments.data == DataSettings("v", samples=7, preprocess=Preprocess(resize=8), labels="folders")
-    assert arguments.gates == ("cosine>0.5",)
-    assert (arguments.fp32, arguments.output, arguments.overwrite) == (Path("f.onnx"), None, False)
+    (call,) = pipeline.calls
+    assert judged(call) == DataSettings("v", samples=7, preprocess=Preprocess(resize=8), labels="folders")
+    assert call.job.evaluation.gates == ("cosine>0.5",)
+    assert (call.job.model, call.job.output) == (Path("f.onnx"), OutputSettings())
 
 
 def test_no_labels_are_a_setting_like_others(here, pipeline, tmp_path):
     (tmp_path / "job.yaml").write_text("data: {path: d, labels: folders}\nevaluation: {labels: none}\n")
     assert here(*PAIR, "--labels", "none").code == 0
     assert here(*PAIR, "--config", "job.yaml").code == 0
-    assert [call.data.labels for call in pipeline.calls] == ["none", "none"]
+    assert [judged(call).labels for call in pipeline.calls] == ["none", "none"]
 
 
 @pytest.mark.parametrize("command", [PAIR, ("calibrate", "f.onnx")])
@@ -103,7 +97,7 @@ def test_gates_of_the_yaml_that_gates_of_the_command_line_replace_are_named(here
 def test_a_yaml_with_nothing_but_preprocessing_serves(here, pipeline, tmp_path):
     (tmp_path / "job.yaml").write_text("data: {preprocess: {crop: 4}}\n")
     assert here(*PAIR, "--config", "job.yaml").code == 0
-    assert pipeline.calls[0].data.preprocess == Preprocess(crop=4)
+    assert judged(pipeline.calls[0]).preprocess == Preprocess(crop=4)
 
 
 def test_options_about_preprocessing_win_one_by_one_over_the_yaml(here, pipeline, tmp_path):
@@ -113,7 +107,7 @@ def test_options_about_preprocessing_win_one_by_one_over_the_yaml(here, pipeline
 
     def used(*arguments):
         assert here(*arguments).code == 0
-        return pipeline.calls[-1].data.preprocess
+        return judged(pipeline.calls[-1]).preprocess
 
     given = ("--scale", "1/255", "--crop", "5x7")
     assert used(*PAIR, *given) == Preprocess(crop=(5, 7), scale=1 / 255)
@@ -139,7 +133,7 @@ def test_options_about_preprocessing_win_one_by_one_over_the_yaml(here, pipeline
 def test_without_data_that_of_the_yaml_is_used(here, pipeline, tmp_path, text, expected):
     (tmp_path / "job.yaml").write_text(text)
     assert here("evaluate", "f.onnx", "q.onnx", "--config", "job.yaml").code == 0
-    assert pipeline.calls[0].data == expected
+    assert judged(pipeline.calls[0]) == expected
 
 
 @pytest.mark.parametrize("text", ["data: d\n", "evaluation: {data: d}\n"])
@@ -147,7 +141,7 @@ def test_options_of_the_data_go_with_the_data_of_the_yaml(here, pipeline, tmp_pa
     (tmp_path / "job.yaml").write_text(text)
     options = ("--samples", "3", "--seed", "9", "--skip-bad", "--config", "job.yaml")
     assert here("evaluate", "f.onnx", "q.onnx", *options).code == 0
-    assert pipeline.calls[0].data == DataSettings("d", samples=3, seed=9, skip_bad=True)
+    assert judged(pipeline.calls[0]) == DataSettings("d", samples=3, seed=9, skip_bad=True)
     refused = here("evaluate", "f.onnx", "q.onnx", "--samples", "0", "--config", "job.yaml")
     assert (refused.code, "--samples" in refused.message) == (2, True)
 

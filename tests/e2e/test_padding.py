@@ -35,6 +35,10 @@ def calibrated(place, feeds, model=None, name="out", quantization=None, **calibr
     return calibrate_job(job)
 
 
+def evaluated(fp32, int8, data):
+    return evaluate_files(Job(fp32, DataSettings(str(data)), evaluation=EvaluationSettings(latency=False)), int8)
+
+
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory):
     place = tmp_path_factory.mktemp("padding")
@@ -89,9 +93,7 @@ def test_quantize_makes_the_same_model_of_such_a_table(runs):
 
 def test_a_pair_is_evaluated_without_padding(runs):
     models = (runs / "encoder.onnx", runs / "own/encoder.int8.onnx")
-    reports = [
-        evaluate_files(*models, DataSettings(str(runs / f"{name}.data")), latency=False) for name in ("own", "end")
-    ]
+    reports = [evaluated(*models, runs / f"{name}.data") for name in ("own", "end")]
     first, second = (report.evaluation for report in reports)
     assert first.metrics == second.metrics
     assert first.outputs == second.outputs
@@ -208,7 +210,7 @@ def test_padding_at_the_start_is_masked_where_it_shifts_positions(tmp_path):
 def test_a_pair_of_fixed_length_is_evaluated_on_kept_positions_alone(tmp_path, batch):
     calibrated(tmp_path, padded(FEEDS, 16), encoder(16, batch=batch))
     models = (tmp_path / "encoder.onnx", tmp_path / "out/encoder.int8.onnx")
-    report = evaluate_files(*models, DataSettings(str(tmp_path / "out.data")), latency=False).evaluation
+    report = evaluated(*models, tmp_path / "out.data").evaluation
     kept = json.loads((tmp_path / "out/report.json").read_text())
     assert report.metrics.sqnr_db == kept["metrics"]["sqnr_db"]
     assert {layer.tensor: layer.sqnr_db for layer in report.layers} == {
