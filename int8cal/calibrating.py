@@ -52,7 +52,7 @@ from int8cal.graph.load import Watched
 from int8cal.identity import identified, save_stamped
 from int8cal.inputs import changes, settings_of, versions_of
 from int8cal.io.atomic import OutputDirectory
-from int8cal.io.paths import MODEL, STATISTICS, TABLE, require_apart, require_free, require_possible
+from int8cal.io.paths import MODEL, REPORT_FILES, STATISTICS, TABLE, require_apart, require_free, require_possible
 from int8cal.pipeline import (
     Calibrated,
     before_calibration,
@@ -81,8 +81,6 @@ if TYPE_CHECKING:
     from int8cal.evaluation.result import Origin
     from int8cal.job import Job
     from int8cal.quantization.table import CalibrationTable
-
-REPORT_FILES = ("report.json", "report.md", "report.html")
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from int8cal.errors import Int8calError, ModelError, StatisticsError, TableError, UsageError, printable
 from int8cal.extras import extra_hint
-from int8cal.io.paths import REPORT, exists, require_readable
+from int8cal.io.paths import REPORT, STATISTICS, TABLE, exists, require_readable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from int8cal.report.screen import Screen
 
 _LIBRARIES = ("onnx", "onnxruntime", "numpy", "numba", "click", "tqdm", "PyYAML", "pydantic", "Pillow", "Jinja2")
-_ERRORS = {".onnx": ModelError, ".table.json": TableError, ".stats.npz": StatisticsError}
+_ERRORS = {".onnx": ModelError, TABLE: TableError, STATISTICS: StatisticsError}
 _ROOM_OF_COLUMNS = 60  # fewer leave names no room beside a column of ops
 _OPTIONAL = ("ray", "openvino")
 

@@ -30,6 +30,7 @@ from int8cal.errors import DataError, GateError, Int8calError, UsageError, keep_
 from int8cal.gating import failure_of, require_complete
 from int8cal.inputs import FileCache, with_contents
 from int8cal.io.atomic import OutputDirectory
+from int8cal.io.paths import REPORT
 from int8cal.progress import own_job, stage
 from int8cal.report.document import document_of
 from int8cal.report.files import load_report
@@ -201,7 +202,7 @@ def run_job(task: Task, decision: Decision, *, exclusive: Exclusive = nullcontex
     """Do what was decided about a job; whatever happens is its result, only an interrupt passes through."""
     if decision.up_to_date and decision.record is not None:
         try:
-            return _ended(task, decision, decision.record, load_report(decision.directory / "report.json"), ran=False)
+            return _ended(task, decision, decision.record, load_report(decision.directory / REPORT), ran=False)
         except Int8calError as error:
             return _failed(task, decision, error)
     began = time.monotonic()

@@ -108,7 +108,9 @@ def command(
 
 def _report(path: str) -> Path:
     """Find the report that a directory stands for."""
-    return Path(path) / "report.json" if Path(path).is_dir() else Path(path)
+    from int8cal.io.paths import REPORT
+
+    return Path(path) / REPORT if Path(path).is_dir() else Path(path)
 
 
 def _require(judged: JudgedComparison) -> None:

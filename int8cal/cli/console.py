@@ -115,9 +115,11 @@ def show_report(
         told: What was said of it before.
         explain: Whether what each step of the recipe gave comes first.
     """
+    from int8cal.io.paths import REPORT, REPORT_PAGE
+
     if as_json:
         if directory is not None:
-            text = (directory / "report.json").read_text(encoding="utf-8")
+            text = (directory / REPORT).read_text(encoding="utf-8")
         else:
             from int8cal.report.document import report_to_json
 
@@ -130,7 +132,7 @@ def show_report(
 
         if explain:
             tell_lines(step_lines(document_of(report), screen()))
-        page = "" if directory is None else shown_path(directory / "report.html")
+        page = "" if directory is None else shown_path(directory / REPORT_PAGE)
         tell_lines(summary_lines(report, screen(), page, told))
     if directory is not None and as_json and not quiet:
         tell(f"results are in {shown_path(directory)}", err=True)

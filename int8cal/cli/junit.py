@@ -13,7 +13,7 @@ import click
 
 from int8cal.cli.console import say
 from int8cal.cli.grouped import GroupedOption
-from int8cal.errors import OutputError
+from int8cal.errors import OutputError, reason_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -107,10 +107,8 @@ class JUnitFile:
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            reason = (error.strerror or str(error)).lower()
-            raise OutputError(
-                f"its directory cannot be made ({reason})", where=str(path), do="give another path", path=str(path)
-            ) from error
+            what = f"its directory cannot be made ({reason_of(error)})"
+            raise OutputError(what, where=str(path), do="give another path", path=str(path)) from error
         atomic_write(path, junit_xml(suites))
 
 

@@ -15,8 +15,9 @@ from int8cal.io.locks import new_file, sweep
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-# What the files of a run end with, behind the name of the model; the report has no other name.
-MODEL, TABLE, STATISTICS, REPORT = ".int8.onnx", ".table.json", ".stats.npz", "report.json"
+# What the files of a run end with, behind the name of the model; the reports have no other names.
+MODEL, TABLE, STATISTICS = ".int8.onnx", ".table.json", ".stats.npz"
+REPORT_FILES = REPORT, REPORT_MARKDOWN, REPORT_PAGE = "report.json", "report.md", "report.html"
 _LONGEST_NAME = 255  # bytes, on the file systems in use
 _OTHER = "give another output path"
 

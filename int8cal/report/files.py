@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import ValidationError
 
-from int8cal.errors import ConfigError, OutputError
+from int8cal.errors import ConfigError, OutputError, reason_of
 from int8cal.evaluation.fastest import FIRST
 from int8cal.io.atomic import atomic_write
-from int8cal.io.paths import require_readable
+from int8cal.io.paths import REPORT, REPORT_MARKDOWN, REPORT_PAGE, require_readable
 from int8cal.report.document import FORMAT, VERSION, LaidOut, document_from, figures_from, report_to_json
 from int8cal.report.html import report_to_html
 from int8cal.report.markdown import report_to_markdown
@@ -53,9 +53,9 @@ def write_reports(report: Report, directory: Path) -> None:
     failure: Exception | None = None
     laid_out = LaidOut(report)
     for name, view in (
-        ("report.json", report_to_json),
-        ("report.md", report_to_markdown),
-        ("report.html", report_to_html),
+        (REPORT, report_to_json),
+        (REPORT_MARKDOWN, report_to_markdown),
+        (REPORT_PAGE, report_to_html),
     ):
         try:
             texts[name] = view(report, laid_out)
@@ -64,9 +64,8 @@ def write_reports(report: Report, directory: Path) -> None:
     try:
         directory.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        reason = (error.strerror or str(error)).lower()
         raise OutputError(
-            f"the output directory cannot be made ({reason})",
+            f"the output directory cannot be made ({reason_of(error)})",
             do="give another output directory",
             where=str(directory),
             path=str(directory),
