@@ -7,7 +7,6 @@ moves them into the weights, where they take bits from all others of their outpu
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -20,7 +19,8 @@ from int8cal.search.steps.equalization import (
     MAX_EXPONENT,
     RescaledChain,
     WeightSizes,
-    predicted_noise,
+    decibels_gained,
+    predicted_ratio,
     readers_of,
     usable_chains,
 )
@@ -102,22 +102,14 @@ def best_split(tensor: TensorStatistics, readers: list[WeightSizes], exponents: 
         exponents: Of the rescaling that is in force, (C,).
     """
     best = Split(exponents, np.zeros(len(exponents), np.int64), 0.0)
-    channels = tensor.channels
-    if channels is None:
+    channels, ratio = tensor.channels, predicted_ratio(tensor, readers, exponents)
+    if channels is None or ratio is None:
         return best
-    amax, power, signed = channels.amax, channels.mean_square, tensor.minimum < 0
-    predicted = partial(predicted_noise, amax, power, channels.count, signed=signed)
-    before = [predicted(reader, exponents) for reader in readers]
-    if min(before) <= 0:
-        return best
-    most = int(SHARE * len(amax))
-    largest, grown = halvings_within(amax, most), halvings_within(np.exp2(-exponents), most)
+    most = int(SHARE * len(channels.amax))
+    largest, grown = halvings_within(channels.amax, most), halvings_within(np.exp2(-exponents), most)
     for wanted, halvings in ((-largest.astype(np.float64), largest), (exponents, grown)):
         if halvings.any():
-            after = [predicted(reader, wanted, halvings) for reader in readers]
-            # each reader counts alike, whatever the size of its output
-            ratio = float(np.mean([new / old for new, old in zip(after, before, strict=True)]))
-            gain = float(-10 * np.log10(ratio)) if ratio > 0 else 0.0
+            gain = decibels_gained(ratio(wanted, halvings))
             best = Split(wanted, halvings, gain) if gain > best.gain_db else best
     return best
 

@@ -23,7 +23,7 @@ from int8cal.search.search import PARTED_BY, propose_candidate
 from int8cal.search.steps import widest_ranges
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Generator, Sequence
+    from collections.abc import Callable, Collection, Generator, Sequence
 
     import onnx
 
@@ -263,26 +263,47 @@ def best_exponents(tensor: TensorStatistics, readers: Sequence[WeightSizes]) -> 
     channels = tensor.channels
     if channels is None:
         return np.zeros(0), 0.0
-    amax, power = channels.amax, channels.mean_square
+    amax = channels.amax
     strength = largest_weights(readers)
     none = np.zeros(len(amax))
-    if ((amax > 0) & (strength > 0)).sum() < 2:
-        return none, 0.0
-    signed = tensor.minimum < 0
-    predicted = partial(predicted_noise, amax, power, channels.count, signed=signed)
-    before = [predicted(reader, none) for reader in readers]
-    if min(before) <= 0:
+    ratio = predicted_ratio(tensor, readers, none)
+    if ratio is None or ((amax > 0) & (strength > 0)).sum() < 2:
         return none, 0.0
     best, least = none, 1.0
     for alpha in STRENGTHS:
         exponents = np.rint(wishes(amax, strength, alpha))
-        # each reader counts alike, whatever the size of its output
-        noise = np.mean(
-            [predicted(reader, exponents) / own for reader, own in zip(readers, before, strict=True)],
-        )
+        noise = ratio(exponents)
         if noise < least:
-            best, least = exponents, float(noise)
-    return best, float(-10 * np.log10(least)) if least > 0 else 0.0
+            best, least = exponents, noise
+    return best, decibels_gained(least)
+
+
+def predicted_ratio(
+    tensor: TensorStatistics, readers: Sequence[WeightSizes], exponents: Float64
+) -> Callable[..., float] | None:
+    """Return what predicts, of exponents (and halvings), the noise as a share of that of the exponents given here.
+
+    None where nothing is known of the channels, or a reader has no noise; see `predicted_noise`.
+    """
+    channels = tensor.channels
+    if channels is None:
+        return None
+    of_channels = channels.amax, channels.mean_square, channels.count
+    predicted = partial(predicted_noise, *of_channels, signed=tensor.minimum < 0)
+    before = [predicted(reader, exponents) for reader in readers]
+    if min(before) <= 0:
+        return None
+    return lambda *wanted: mean_ratio([predicted(reader, *wanted) for reader in readers], before)
+
+
+def mean_ratio(after: Sequence[float], before: Sequence[float]) -> float:
+    """Return what is left of the readers' noise; each counts alike, whatever the size of its output."""
+    return float(np.mean([new / old for new, old in zip(after, before, strict=True)]))
+
+
+def decibels_gained(ratio: float) -> float:
+    """Return the gain of what leaves so much of the noise; 0 where it leaves none, which nobody can tell."""
+    return float(-10 * np.log10(ratio)) if ratio > 0 else 0.0
 
 
 def predicted_noise(

@@ -38,6 +38,7 @@ from int8cal.search.steps.equalization import (
     RescaledChain,
     best_exponents,
     largest_weights,
+    mean_ratio,
     propose_rescaled,
     readers_of,
     usable_chains,
@@ -65,6 +66,7 @@ if TYPE_CHECKING:
     from int8cal.runtime.batching import SampleLike
     from int8cal.search.candidate import Inputs
     from int8cal.search.search import Proposals, State
+    from int8cal.search.steps.equalization import WeightSizes
 
 
 ALPHAS = (0.25, 0.5, 0.75, 1.0)  # 1 leaves all range trouble to the weights
@@ -236,20 +238,18 @@ class _Search:
 
     def finalists(self, chain: Chain) -> list[tuple[str, Float64]]:
         """Return the candidates that make the least error at the readers, and the one that recipe fast would take."""
-        readers = [self._reader(layer) for layer in chain.readers]
+        readers, sizes = [self._reader(layer) for layer in chain.readers], readers_of(self.index, chain)
         before = self._errors(chain, np.zeros(chain.channels), readers)
         if min(before) <= 0:
             return []
         ranked = []
-        for number, (name, exponents) in enumerate(self._candidates(chain)):
+        for number, (name, exponents) in enumerate(self._candidates(chain, sizes)):
             after = self._errors(chain, exponents, readers)
-            # each reader counts alike, whatever the size of its output
-            ratio = float(np.mean([new / old for new, old in zip(after, before, strict=True)]))
-            ranked.append((ratio, number, name, exponents))
+            ranked.append((mean_ratio(after, before), number, name, exponents))
         # the numbers tell equal ratios apart: exponents have no order
         best = [(name, exponents) for ratio, _, name, exponents in sorted(ranked)[:FINALISTS] if ratio < 1]
         if best:
-            exponents, gain = best_exponents(self.tensors[chain.tensor], readers_of(self.index, chain))
+            exponents, gain = best_exponents(self.tensors[chain.tensor], sizes)
             best += [("as predicted", exponents)] if gain > 0 else []
         return best
 
@@ -296,11 +296,11 @@ class _Search:
     def _laid_out(self, layer: Layer, weight: Float32 | Float64) -> LayerWeights:
         return lay_out(weight, layer, weight_range(self.quantization), self.quantization.target)
 
-    def _candidates(self, chain: Chain) -> list[tuple[str, Float64]]:
+    def _candidates(self, chain: Chain, readers: Sequence[WeightSizes]) -> list[tuple[str, Float64]]:
         channels = self.tensors[chain.tensor].channels
         if channels is None:
             return []
-        strength = largest_weights(readers_of(self.index, chain))
+        strength = largest_weights(readers)
         sizes = {"range": channels.amax, "power": np.sqrt(channels.mean_square)}
         found: dict[bytes, tuple[str, Float64]] = {}
         for kind, size in sizes.items():
