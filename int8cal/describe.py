@@ -85,8 +85,9 @@ def _model(path: Path, screen: Screen) -> list[str]:
     from int8cal.evaluation.evaluate import model_bytes
     from int8cal.graph.load import is_quantized, load_model
     from int8cal.graph.signature import signature_of
+    from int8cal.phrases import counted
     from int8cal.protos import all_tensors, tensor_bytes
-    from int8cal.report.wording import count, size
+    from int8cal.report.wording import size
 
     model = load_model(path)
     apart = " with its data files" if model_bytes(path) > path.stat().st_size else ""
@@ -102,7 +103,7 @@ def _model(path: Path, screen: Screen) -> list[str]:
         f"opset        {opsets}",
         *(f"input        {_spec(spec)}" for spec in signature.inputs),
         *(f"output       {_spec(spec)}" for spec in signature.outputs),
-        f"weights      {count(len(weights), 'tensor')}, {size(sum(map(tensor_bytes, weights)))}",
+        f"weights      {counted(len(weights), 'tensor')}, {size(sum(map(tensor_bytes, weights)))}",
         f"nodes        {len(model.graph.node)}",
     ]
     width = max((len(name) for name in ops), default=0)
@@ -119,7 +120,8 @@ def _plan_lines(path: Path, width: int, screen: Screen) -> list[str]:
     from int8cal.graph.prepare import plan_bodies, prepare
     from int8cal.graph.select import Selection
     from int8cal.graph.staying import float_nodes
-    from int8cal.report.wording import count, counted
+    from int8cal.phrases import counted
+    from int8cal.report.wording import kinds_text
     from int8cal.runtime.sessions import simplify
 
     prepared = prepare(path, simplify)
@@ -131,7 +133,7 @@ def _plan_lines(path: Path, width: int, screen: Screen) -> list[str]:
     tensors = sum(len(each.tensors) for _, each in plans)
     tables = sum(len(each.embeddings) for _, each in plans)
     kinds = ((layers, "layer"), (tensors, "activation"), *([(tables, "embedding")] if tables else []))
-    lines += [f"would be quantized: {', '.join(count(*each) for each in kinds)}"]
+    lines += [f"would be quantized: {', '.join(counted(*each) for each in kinds)}"]
     nodes, left = [], [(each.op_type, each.node, each.reason) for each in apart]
     for where, found in plans:
         nodes += [(layer.op_type, f"{where}{layer.node}", "") for layer in found.layers]
@@ -143,7 +145,7 @@ def _plan_lines(path: Path, width: int, screen: Screen) -> list[str]:
     floats = float_nodes(prepared.model, plan)
     if floats:
         ops = collections.Counter(node.op_type for node in floats)
-        of = f"{count(len(floats), 'node')} of the model ({counted(ops, len(ops))})"
+        of = f"{counted(len(floats), 'node')} of the model ({kinds_text(ops, len(ops))})"
         lines += screen.wrap(f"would stay float: {of}; a report counts nodes as the runtime merges them", 2)
     if left:
         from int8cal.report.terminal import float_lines

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from int8cal.audit.audit import FIGURES
 from int8cal.errors import printable
 from int8cal.numerics.pairs import SAFE_SUM
+from int8cal.phrases import counted
 from int8cal.report import wording
 from int8cal.report.screen import PIPE
 from int8cal.runtime.targets import TARGETS
@@ -151,8 +152,8 @@ def _totals(audit: Audit) -> list[tuple[str, str]]:
     found = audit.saturation
     unsafe = sum(layer.verdict == "unsafe" for layer in found.layers)
     text = (
-        f"{found.unsafe_channels} of {wording.count(found.channels or 0, 'channel')} can saturate, in {unsafe} of "
-        f"{wording.count(len(found.layers), 'integer layer')}; {wording.count(found.unsafe_pairs or 0, 'pair')}"
+        f"{found.unsafe_channels} of {counted(found.channels or 0, 'channel')} can saturate, in {unsafe} of "
+        f"{counted(len(found.layers), 'integer layer')}; {counted(found.unsafe_pairs or 0, 'pair')}"
     )
     return [("Saturation", text)]
 
@@ -176,10 +177,10 @@ def _data_rows(audit: Audit) -> list[tuple[str, str]]:
     found = audit.on_data
     if found is None:
         return []
-    text = f"{wording.count(found.saturated, 'pair sum')} saturated in {wording.count(found.channels, 'channel')}"
-    rows = [("On data", f"{text}, over {wording.count(found.samples, 'sample')}")]
+    text = f"{counted(found.saturated, 'pair sum')} saturated in {counted(found.channels, 'channel')}"
+    rows = [("On data", f"{text}, over {counted(found.samples, 'sample')}")]
     if found.skipped:
-        rows.append(("", f"{wording.count(found.skipped, 'unreadable file')} left out"))
+        rows.append(("", f"{counted(found.skipped, 'unreadable file')} left out"))
     if not found.exact:
         told = "this machine has no VNNI: inputs of later layers come from layers that may have saturated themselves"
         rows.append(("", told))
@@ -192,13 +193,13 @@ def _repair_rows(audit: Audit) -> list[tuple[str, str]]:
     fixed = audit.repaired
     if fixed is None:
         return []
-    changed = wording.count(sum(each.channels for each in fixed.repairs), "channel")
+    changed = counted(sum(each.channels for each in fixed.repairs), "channel")
     left = fixed.audit.saturation.unsafe_channels
     text = f"{changed} quantized again; {left} can saturate in {fixed.path}"
     rows = [("Repaired", text), *(("", _repair(each)) for each in fixed.repairs)]
     found = fixed.audit.on_data
     if found is not None:
-        rows.append(("", f"on the same data {wording.count(found.saturated, 'pair sum')} saturated"))
+        rows.append(("", f"on the same data {counted(found.saturated, 'pair sum')} saturated"))
     return rows
 
 
@@ -207,7 +208,7 @@ def _repair(each: Repair) -> str:
         return f"{each.node}: not repaired, {each.why}"
     what = "new scales and codes" if each.how == "scales" else "new codes under the same scales"
     kept = f", weights kept to {wording.decibel(each.sqnr_db)}" if each.sqnr_db is not None else ""
-    return f"{each.node}: {wording.count(each.channels, 'channel')}, {what}{kept}"
+    return f"{each.node}: {counted(each.channels, 'channel')}, {what}{kept}"
 
 
 def _gate_rows(audit: Audit) -> list[tuple[str, str]]:
@@ -226,7 +227,7 @@ def _verdict(audit: Audit) -> str:
     if not found.layers:
         return "nothing is multiplied on integers, so nothing can saturate"
     depends = sum(layer.verdict == "data" for layer in found.layers)
-    products = f"{wording.count(depends, 'product')} of two activations"
+    products = f"{counted(depends, 'product')} of two activations"
     more = f"; whether {products} can saturate depends on the data (see --data)" if depends else ""
     if not target.orders:
         return f"safe: {audit.target} sums products exactly{more}"

@@ -35,6 +35,7 @@ from int8cal.graph.passes.float32 import float32_reference
 from int8cal.graph.random_numbers import random_ops
 from int8cal.graph.signature import signature_of
 from int8cal.io.atomic import atomic_write
+from int8cal.phrases import quoted
 from int8cal.report.document import document_of
 from int8cal.runtime.batching import run_each
 from int8cal.runtime.sessions import QUIET, Session
@@ -89,14 +90,14 @@ def require_links(chain: Sequence[Task]) -> None:
             tensors = {spec.name: spec for spec in (*source.inputs, *source.outputs)}
             if link.input not in inputs:
                 what = f'the model has no input "{link.input}"'
-                raise link.place.error(what, f"its inputs are {_names(inputs)}")
+                raise link.place.error(what, f"its inputs are {quoted(inputs)}")
             if link.tensor not in tensors:
                 what = f'"{link.source}" has no output or input "{link.tensor}"'
-                raise link.place.error(what, f"it has {_names(tensors)}")
+                raise link.place.error(what, f"it has {quoted(tensors)}")
             _require_fit(link, tensors[link.tensor], inputs[link.input])
         left = inputs.keys() - {link.input for link in task.chain.links}
         if left and not task.chain.own:
-            what = f"nothing feeds {_names(sorted(left))}"
+            what = f"nothing feeds {quoted(sorted(left))}"
             raise task.chain.links[0].place.error(what, "give data for it, or the tensor of another model")
         _require_same_samples(task, chain, signatures, task.chain.links[0].place)
     last = chain[-1]
@@ -447,10 +448,6 @@ def _result(member: _Member, *, last: bool) -> JobResult:
         metrics=figures_of(document_of(report)),
         gates=report.gates,
     )
-
-
-def _names(names: Iterable[str]) -> str:
-    return ", ".join(f'"{name}"' for name in names)
 
 
 def _shape(spec: TensorSpec) -> str:

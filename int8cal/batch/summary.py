@@ -16,6 +16,7 @@ from int8cal.evaluation.figures import value_of
 from int8cal.inputs import paths_of
 from int8cal.io.atomic import atomic_write
 from int8cal.io.paths import require_apart
+from int8cal.phrases import counted
 from int8cal.report import wording
 from int8cal.report.document import as_json
 from int8cal.report.file_lines import COLUMNS, SUMMARY, figure_cells, gates_passed
@@ -162,7 +163,7 @@ def describe_counts(results: Sequence[JobResult]) -> str:
     """Say how many jobs ended how."""
     counts = Counter(result.status for result in results)
     ends = ", ".join(f"{number} {status}" for status, number in counts.items())
-    return f"{wording.count(len(results), 'job')}: {ends}"
+    return f"{counted(len(results), 'job')}: {ends}"
 
 
 def junit_suite(result: JobResult, gates: Sequence[str] = ()) -> Suite:

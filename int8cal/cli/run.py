@@ -13,6 +13,7 @@ from int8cal.cli.console import command_line, say, screen, shown_path, tell, tel
 from int8cal.cli.junit import JUnitFile, junit_option
 from int8cal.cli.progress_line import shown_progress, starting
 from int8cal.errors import Int8calError
+from int8cal.phrases import counted
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -141,7 +142,7 @@ def command(
     )
     left = sum(result.status == "not run" for result in results)
     if left and not interrupted:
-        say(f"stopped, {left} {'job' if left == 1 else 'jobs'} not run; --keep-going runs them all the same")
+        say(f"stopped, {counted(left, 'job')} not run; --keep-going runs them all the same")
     if not quiet:
         tell_fitted([describe_counts(results) + (f"; summary in {shown_path(path)}" if path else "")])
     if interrupted:

@@ -12,6 +12,7 @@ from int8cal.cli import options
 from int8cal.cli.console import say, shown_path, tell, tell_written
 from int8cal.interop import FORMATS, Choices
 from int8cal.job import DEFAULT_TARGET, WeightRange
+from int8cal.phrases import counted
 from int8cal.runtime.targets import TARGETS
 
 
@@ -134,6 +135,5 @@ def merge(*, inputs: tuple[str, ...], output: str, overwrite: bool) -> None:
     merged = merge_files([Path(each) for each in inputs], Path(output), overwrite=overwrite)
     for warning in merged.warnings:
         say(f"warning: {warning}")
-    files = "1 file" if len(inputs) == 1 else f"{len(inputs)} files"
     part = "" if not merged.shards else f", {len(merged.shards)} of {min(merged.shards).of} shards"
-    tell(f"wrote {shown_path(output)}: {merged.samples} samples from {files}{part}")
+    tell(f"wrote {shown_path(output)}: {merged.samples} samples from {counted(len(inputs), 'file')}{part}")

@@ -22,6 +22,7 @@ from int8cal.data.remote import is_url
 from int8cal.declared import all_declared, declared
 from int8cal.io.paths import from_home
 from int8cal.job import Job
+from int8cal.phrases import counted
 from int8cal.preprocess import Preprocess, with_set
 
 if TYPE_CHECKING:
@@ -130,8 +131,8 @@ def validate(model: type[SectionT], values: object, place: Callable[[Loc, bool],
         what, advice = _describe(model, detail)
         more = len(found) - 1
         if more:
-            counted = f" (and {more} more {'mistake' if more == 1 else 'mistakes'})"
-            what, advice = (what, f"{advice}{counted}") if advice else (f"{what}{counted}", "")
+            others = f" (and {counted(more, 'more mistake')})"
+            what, advice = (what, f"{advice}{others}") if advice else (f"{what}{others}", "")
         raise first.error(what, advice, key=first.key) from error
 
 

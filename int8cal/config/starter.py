@@ -17,7 +17,8 @@ from int8cal.graph.prepare import Prepared, prepare, require_layers
 from int8cal.graph.select import Selection
 from int8cal.graph.staying import float_nodes
 from int8cal.job import CalibrationSettings, QuantizationSettings
-from int8cal.report.wording import count, counted, shortened, size
+from int8cal.phrases import counted
+from int8cal.report.wording import kinds_text, shortened, size
 from int8cal.runtime.sessions import simplify
 
 if TYPE_CHECKING:
@@ -88,10 +89,10 @@ def _head(model: Path, prepared: Prepared, plan: Plan) -> list[str]:
         "#   yaml-language-server: $schema=int8cal.schema.json   (behind a # and a space)",
         "# Paths are relative to this file. Every key but model and data has a default.",
         "#",
-        f"# {count(sum(layers.values()), 'layer')} would be int8: {counted(layers, _KINDS)}.",
+        f"# {counted(sum(layers.values()), 'layer')} would be int8: {kinds_text(layers, _KINDS)}.",
     ]
     if floats:
-        lines.append(f"# Would stay float: {counted(floats, _KINDS)}.")
+        lines.append(f"# Would stay float: {kinds_text(floats, _KINDS)}.")
     reasons = collections.Counter((each.op_type, each.reason) for each in plan.unquantized)
     lines += [
         f"#   {number} x {kind}: {shortened(printable(why), 100)}"

@@ -22,6 +22,7 @@ from int8cal.data.labels import COLUMN
 from int8cal.data.sample import Fitted, unreadable
 from int8cal.data.text import TextPlan, inputs_of_text, plan_text
 from int8cal.errors import DataError
+from int8cal.phrases import quoted
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -313,7 +314,7 @@ def _unfed(rest: Signature, kinds: Mapping[str, Kind], where: str, *, named: boo
         what, do = f"{what}each row is a sample by itself", "give .npz files, each of them a sample"
     elif named or len(rest.inputs) > 1:
         what += "inputs of a row are fed by columns of their names"
-        names = ", ".join(f'"{each.name}"' for each in rest.inputs)
+        names = quoted(each.name for each in rest.inputs)
         do = f"name columns like the inputs ({names}), or give .npz files with such keys"
     elif size is not None:
         what, do = f"{what}it takes {size} numbers of a row, and {found}", arrays
@@ -427,5 +428,4 @@ def _no_column(name: str, kinds: Mapping[str, Kind], where: str) -> DataError:
 
 
 def _listed(kinds: Sequence[str] | Mapping[str, Kind], most: int = 12) -> str:
-    shown = [f'"{name}"' for name in list(kinds)[:most]]
-    return ", ".join(shown) + (f", … {len(kinds)} in all" if len(kinds) > len(shown) else "")
+    return quoted(list(kinds)[:most]) + (f", … {len(kinds)} in all" if len(kinds) > most else "")

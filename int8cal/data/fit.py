@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from int8cal.errors import DataError, StatisticsError
+from int8cal.phrases import quoted
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -69,7 +70,7 @@ def match_inputs(keys: Iterable[str], signature: Signature, where: str) -> str |
         raise DataError(
             f'key "{unknown[0]}" is not an input of the model',
             where=where,
-            do=f'leave it out; the inputs are {_quoted(names)}, and "labels" may hold labels',
+            do=f'leave it out; the inputs are {quoted(names)}, and "labels" may hold labels',
             key=unknown[0],
         )
     if unknown:
@@ -78,14 +79,14 @@ def match_inputs(keys: Iterable[str], signature: Signature, where: str) -> str |
         raise DataError(
             f'key "{unknown[0]}" is not an input of the model; the nearest input is "{nearest}"',
             where=where,
-            do=f'rename it; the inputs are {_quoted(names)}, and "labels" may hold labels',
+            do=f'rename it; the inputs are {quoted(names)}, and "labels" may hold labels',
             key=unknown[0],
         )
     if missing:
         raise DataError(
-            f'input "{missing[0]}" is missing; found {_quoted(found) or "no key"}',
+            f'input "{missing[0]}" is missing; found {quoted(found) or "no key"}',
             where=where,
-            do=f"store one array per input: {_quoted(names)}",
+            do=f"store one array per input: {quoted(names)}",
             input=missing[0],
         )
     labels = [key for key in found if key not in names]
@@ -341,7 +342,3 @@ def _transposition(shape: tuple[int, ...], spec: TensorSpec) -> str:
         if spec.shape[channel] in (1, 3) and _sizes_fit(sizes, spec.shape[1:]):
             return f"transpose to {layout}, as x.transpose{axes} does"
     return ""
-
-
-def _quoted(names: Iterable[str]) -> str:
-    return ", ".join(f'"{name}"' for name in names)

@@ -18,6 +18,7 @@ from int8cal.data.remote import is_url
 from int8cal.data.sample import row_name
 from int8cal.errors import DataError
 from int8cal.io.paths import from_home
+from int8cal.phrases import quoted
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -138,7 +139,7 @@ def find_labels(
 
 def _listed(folders: Sequence[str]) -> str:
     more = f", ... ({len(folders)} in all)" if len(folders) > _SHOWN else ""
-    return ", ".join(f'"{folder}"' for folder in folders[:_SHOWN]) + more
+    return quoted(folders[:_SHOWN]) + more
 
 
 def _why_no_classes(folders: Sequence[str], classes: int | None) -> str:

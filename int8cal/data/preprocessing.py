@@ -13,6 +13,7 @@ import numpy as np
 from int8cal.data.text import identified, meaning
 from int8cal.errors import ConfigError
 from int8cal.io.paths import from_home
+from int8cal.phrases import quoted
 from int8cal.preprocess import AudioPreprocess, Preprocess, TextPreprocess
 
 if TYPE_CHECKING:
@@ -125,8 +126,7 @@ def filled(signature: Signature, preprocess: Preprocess | None) -> tuple[Signatu
     for name, number in fill.items():
         where = f"data.preprocess.fill.{name}"
         if name not in specs:
-            listed = ", ".join(f'"{each}"' for each in specs)
-            raise ConfigError(f'the model has no input "{name}"', where=where, do=f"the inputs are {listed}")
+            raise ConfigError(f'the model has no input "{name}"', where=where, do=f"the inputs are {quoted(specs)}")
         spec = specs[name]
         if spec.shape is None or spec.dtype.kind not in "biuf":
             raise ConfigError("the input has no shape, or holds no numbers", where=where, do="use .npz files")

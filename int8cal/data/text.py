@@ -15,6 +15,7 @@ from int8cal.data.sample import Fitted
 from int8cal.errors import ConfigError, DataError
 from int8cal.extras import extra_hint
 from int8cal.io.paths import from_home
+from int8cal.phrases import quoted
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -111,10 +112,8 @@ def inputs_of_text(signature: Signature, text: TextPreprocess | None) -> dict[st
         if role not in ROLES:
             raise ConfigError(f'"{role}" is none of {", ".join(ROLES)}', where=f"{_WHERE}.inputs", do="correct it")
         if name not in specs:
-            listed = ", ".join(f'"{each}"' for each in specs)
-            raise ConfigError(
-                f'the model has no input "{name}"', where=f"{_WHERE}.inputs.{role}", do=f"the inputs are {listed}"
-            )
+            do = f"the inputs are {quoted(specs)}"
+            raise ConfigError(f'the model has no input "{name}"', where=f"{_WHERE}.inputs.{role}", do=do)
     names = {role: declared.get(role, role) for role in ROLES}
     return {role: specs[name] for role, name in names.items() if name in specs}
 

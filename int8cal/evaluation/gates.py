@@ -24,6 +24,7 @@ from int8cal.evaluation.figures import (
     value_of,
 )
 from int8cal.evaluation.result import Gate
+from int8cal.phrases import quoted
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Sequence
@@ -369,10 +370,9 @@ def require_outputs(gates: Iterable[ParsedGate], outputs: Callable[[], Sequence[
         known = outputs() if known is None else known
         if output not in known:
             near = difflib.get_close_matches(output, known, n=1, cutoff=0.5)
-            listed = ", ".join(f'"{name}"' for name in known)
             raise ConfigError(
                 f'gate "{gate.text}" is about an output "{output}" that the model does not have',
-                do=f'did you mean "{near[0]}"?' if near else f"its outputs are {listed}",
+                do=f'did you mean "{near[0]}"?' if near else f"its outputs are {quoted(known)}",
                 gate=gate.text,
             )
 

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from int8cal.phrases import counted
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -20,9 +22,7 @@ def how_measured(evaluation: Evaluation) -> dict[str, str]:
 
 
 def _over(evaluation: Evaluation, what: str, interval: str = "") -> str:
-    count = evaluation.samples
-    samples = "1 sample" if count == 1 else f"{count} samples"
-    return f"{samples}, one at a time through both models; {what}" + (
+    return f"{counted(evaluation.samples, 'sample')}, one at a time through both models; {what}" + (
         f"; 95 % interval: {interval}" if interval else ""
     )
 
@@ -83,10 +83,9 @@ def _saturation(evaluation: Evaluation) -> str:
 
 def _latency(evaluation: Evaluation) -> str:
     found = evaluation.latency
-    if found is None or found.rounds is None:
+    if found is None or found.rounds is None or found.threads is None:
         return ""
-    rounds = "1 round" if found.rounds == 1 else f"{found.rounds} rounds"
-    threads = "1 thread" if found.threads == 1 else f"{found.threads} threads"
+    rounds, threads = counted(found.rounds, "round"), counted(found.threads, "thread")
     text = f"the first sample, {rounds} in which each model runs in its turn, {threads}; medians of the rounds' medians"
     text += ", on Linux without the time that other processes took"
     return text + ("; 95 % interval: Student's t on logarithms of the rounds' ratios" if found.speedup_ci95 else "")

@@ -12,6 +12,7 @@ from int8cal.data.pixels import UINT8_INPUT_KEY, Pixels
 from int8cal.data.sample import Sample
 from int8cal.errors import ModelError
 from int8cal.graph.signature import signature_of
+from int8cal.phrases import quoted
 from int8cal.protos import metadata_of
 
 if TYPE_CHECKING:
@@ -53,7 +54,7 @@ def require_same_inputs(fp32: onnx.ModelProto, int8: onnx.ModelProto) -> None:
     extra = [spec.name for spec in inputs if spec.name not in known]
     if extra:
         raise ModelError(
-            f"the int8 model has inputs {_quoted(extra)}, the FP32 model has only {_quoted(known)}", do=_OF_ONE_MODEL
+            f"the int8 model has inputs {quoted(extra)}, the FP32 model has only {quoted(known)}", do=_OF_ONE_MODEL
         )
     pixels = pixels_of_model(int8)
     for spec in inputs:
@@ -102,8 +103,8 @@ def match_outputs(fp32: Signature, int8: Signature) -> tuple[tuple[str, str], ..
     elif len(fp32.outputs) == len(int8.outputs):
         pairs = list(zip(fp32.outputs, int8.outputs, strict=True))
     else:
-        names = _quoted(spec.name for spec in fp32.outputs)
-        raise ModelError(f"the int8 model has outputs {_quoted(outputs)}, the FP32 model {names}", do=_OF_ONE_MODEL)
+        names = quoted(spec.name for spec in fp32.outputs)
+        raise ModelError(f"the int8 model has outputs {quoted(outputs)}, the FP32 model {names}", do=_OF_ONE_MODEL)
     for first, second in pairs:
         if (first.dtype.kind == "f") != (second.dtype.kind == "f"):
             raise ModelError(
@@ -132,7 +133,3 @@ def feeds_for(int8: onnx.ModelProto, samples: Iterable[SampleLike]) -> Iterator[
         else:
             codes = pixels.codes(sample.feed[pixels.input], sample.origin)
             yield Sample({**sample.feed, pixels.input: codes}, sample.origin)
-
-
-def _quoted(names: Iterable[str]) -> str:
-    return ", ".join(f'"{name}"' for name in names)

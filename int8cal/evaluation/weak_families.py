@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from int8cal.graph.families import find_families
+from int8cal.phrases import counted
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -64,12 +65,9 @@ def _finding(family: Family, weak: Mapping[str, float], figures: Mapping[str, fl
     if not tensors:
         return None
     if mixed:
-        what = f"{_some(mixed)} quantized with one scale over values of very different size: {mixed[0]}"
+        quantized = f"{counted(len(mixed), 'tensor is', 'tensors are')} quantized"
+        what = f"{quantized} with one scale over values of very different size: {mixed[0]}"
     else:
         what = f"{len(tensors)} of the {WORST} worst layers, {tensors[0]} at {weak[tensors[0]]:.1f} dB"
     rule = family.rule
     return FamilyFinding(rule.name, tuple(tensors), what, f"{rule.risk[0].upper()}{rule.risk[1:]}. Look at {rule.look}")
-
-
-def _some(tensors: Sequence[str]) -> str:
-    return "1 tensor is" if len(tensors) == 1 else f"{len(tensors)} tensors are"

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from int8cal.graph.chains import find_chains
 from int8cal.graph.layers import NO_KERNEL
+from int8cal.phrases import counted
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
@@ -153,7 +154,7 @@ def tables(parts: Sequence[Part], planned: Planned) -> str:
     for known, what in ((True, "int8 where the outputs keep what they had"), (False, "float, exact")):
         found = [size for name, size in sizes.items() if (name in offered) == known]
         if found:
-            count = f"{len(found)} table{'s' if found[1:] else ''}"
+            count = counted(len(found), "table")
             told.append(
                 f"{count} of {sum(found) / 1e6:.1f} MB {'become' if known else 'stay'}{'' if found[1:] else 's'} {what}"
             )

@@ -10,7 +10,7 @@ from int8cal.errors import TableError, UsageError
 from int8cal.graph.plan import make_plan
 from int8cal.graph.prepare import prepare
 from int8cal.graph.select import Selection
-from int8cal.interop.foreign import Conversion, Foreign, counted, named, read_bytes, require_unscaled, rescaled_tensors
+from int8cal.interop.foreign import Conversion, Foreign, named, read_bytes, require_unscaled, rescaled_tensors
 from int8cal.interop.ncnn import NcnnLayer, layers_of_model, layers_of_table, read_ncnn, renamed, to_ncnn
 from int8cal.interop.onnxruntime import FORMS, read_onnxruntime, to_onnxruntime
 from int8cal.interop.openvino import foreign_model, read_openvino, to_openvino, weight_operations
@@ -20,6 +20,7 @@ from int8cal.io.atomic import atomic_write
 from int8cal.io.paths import require_apart, require_free
 from int8cal.job import DEFAULT_TARGET
 from int8cal.numerics.fakequantize import fakequantize_of
+from int8cal.phrases import counted
 from int8cal.quantization.derived_tables import unscaled
 from int8cal.quantization.table_file import load_table
 from int8cal.runtime.openvino import Operations, fake_quantized, operations_of

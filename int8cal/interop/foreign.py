@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from int8cal.errors import TableError, reason_of
 from int8cal.numerics.affine import S8, Affine, positive_scale
+from int8cal.phrases import counted
 from int8cal.quantization.corrections import CORRECTIONS, Equalization, Uint8Input
 
 if TYPE_CHECKING:
@@ -123,11 +124,6 @@ def named(names: Iterable[str]) -> str:
     every = list(names)
     text = ", ".join(repr(name) for name in every[:3])
     return f"{text} and {len(every) - 3} more" if len(every) > 3 else text
-
-
-def counted(number: int, singular: str, plural: str = "") -> str:
-    """Write a number with its noun."""
-    return f"{number} {singular if number == 1 else plural or singular + 's'}"
 
 
 def rescaled_tensors(table: CalibrationTable) -> list[str]:

@@ -21,7 +21,6 @@ from int8cal.interop.foreign import (
     Conversion,
     Foreign,
     correction_losses,
-    counted,
     named,
     require_names,
     require_new,
@@ -31,6 +30,7 @@ from int8cal.interop.foreign import (
     words_of,
 )
 from int8cal.numerics.affine import S7, S8, Affine, positive_scale
+from int8cal.phrases import counted
 from int8cal.quantization.table import WeightEntry
 
 if TYPE_CHECKING:

@@ -17,7 +17,6 @@ from int8cal.interop.foreign import (
     Conversion,
     Foreign,
     correction_losses,
-    counted,
     json_of,
     named,
     require_names,
@@ -28,6 +27,7 @@ from int8cal.interop.foreign import (
     text_of,
 )
 from int8cal.numerics.affine import S8, U8, Affine, affine_from_range, positive_scale
+from int8cal.phrases import counted
 
 if TYPE_CHECKING:
     from int8cal.calibration.ranges import TensorEntry

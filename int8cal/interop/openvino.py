@@ -16,7 +16,6 @@ from int8cal.interop.foreign import (
     Conversion,
     Foreign,
     correction_losses,
-    counted,
     json_of,
     named,
     text_of,
@@ -30,6 +29,7 @@ from int8cal.numerics.fakequantize import (
     fakequantize_of,
     fakequantize_of_weights,
 )
+from int8cal.phrases import counted
 from int8cal.quantization.table import WeightEntry
 from int8cal.runtime.targets import TARGETS
 

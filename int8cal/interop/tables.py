@@ -11,7 +11,8 @@ from int8cal.errors import TableError
 from int8cal.graph.index import Index
 from int8cal.graph.plan import make_plan
 from int8cal.graph.select import Selection
-from int8cal.interop.foreign import Conversion, Foreign, counted, named, symmetric, symmetric_losses
+from int8cal.interop.foreign import Conversion, Foreign, named, symmetric, symmetric_losses
+from int8cal.phrases import counted
 from int8cal.quantization.table import CalibrationTable, TableSettings
 from int8cal.quantization.table_file import table_to_json
 from int8cal.runtime.targets import TARGETS

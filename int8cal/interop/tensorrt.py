@@ -16,7 +16,6 @@ from int8cal.interop.foreign import (
     Conversion,
     Foreign,
     correction_losses,
-    counted,
     named,
     require_names,
     require_new,
@@ -25,6 +24,7 @@ from int8cal.interop.foreign import (
     text_lines,
 )
 from int8cal.numerics.affine import S8, SMALLEST_SCALE, ZERO_SCALE, Affine, positive_scale
+from int8cal.phrases import counted
 
 if TYPE_CHECKING:
     from int8cal.quantization.table import CalibrationTable

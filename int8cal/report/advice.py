@@ -11,6 +11,7 @@ from int8cal.evaluation.figures import OUTPUT_FAULTS, TOLD_BY_NOISE
 from int8cal.evaluation.gates import figure_named, read_gate
 from int8cal.evaluation.result import ends
 from int8cal.numerics.metrics import EXACT_DB
+from int8cal.phrases import counted
 from int8cal.report import wording
 from int8cal.report.reading import own_metric
 
@@ -60,7 +61,7 @@ def _about_latency(document: Document, gate: Gate, figure: str) -> tuple[str, ..
     found, fusion = document.optimize, document.fusion
     left = "" if fusion is None or not fusion.float_ else f"{fusion.float_} of {fusion.total} nodes stay in float"
     if found is not None:
-        tried = f"--optimize latency has left {wording.count(len(found.left), 'layer')} in float already"
+        tried = f"--optimize latency has left {counted(len(found.left), 'layer')} in float already"
     else:
         tried = "--optimize latency leaves those layers in float that int8 makes slower"
     noisy = _open(document, gate)
@@ -125,7 +126,7 @@ def _more_samples(document: Document, gate: Gate, figure: str) -> str:
     if not _open(document, gate) or not samples:
         return ""
     bound, low_high = _bound(document, gate), ends(gate.ci95)
-    text = f"its 95 % interval contains the bound, so {wording.count(samples, 'sample')} do not decide: more would"
+    text = f"its 95 % interval contains the bound, so {counted(samples, 'sample')} do not decide: more would"
     if low_high is None or gate.value is None or gate.value == bound:
         return text
     # an interval is as narrow as the root of the samples is large

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from int8cal.evaluation.result import ends
+from int8cal.phrases import counted
 from int8cal.report import wording
 
 if TYPE_CHECKING:
@@ -238,6 +239,6 @@ def noise_picture(found: MixedPrecision) -> Picture | None:
 
 
 def _told(point: MixedPoint) -> str:
-    left = wording.count(point.layers_left, "layer")
+    left = counted(point.layers_left, "layer")
     kept = ", kept" if point.kept else ""
     return f"{left} in float, {point.estimated_percent:+.1f} % by estimate: {wording.decibel(point.sqnr_db)}{kept}"

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from int8cal.errors import printable
 from int8cal.evaluation.figures import figure_of
 from int8cal.evaluation.result import ends
+from int8cal.phrases import counted
 from int8cal.report import wording
 from int8cal.report.comparison import Regression, held, why_unknown
 from int8cal.report.junit import Case, Suite, cases_of_gates
@@ -86,7 +87,7 @@ def outcome(judged: JudgedComparison) -> str:
         return "no limits set"
     if not failed:
         return "no regression" if judged.regressions else "within all limits"
-    return f"{failed} of {wording.count(len(judged.verdicts), 'check')} failed"
+    return f"{failed} of {counted(len(judged.verdicts), 'check')} failed"
 
 
 def compare_lines(judged: JudgedComparison, screen: Screen = PIPE) -> list[str]:
@@ -247,7 +248,7 @@ def _of_one(found: Comparison) -> list[tuple[str, str]]:
         for which, names in (("old", found.only_old), ("new", found.only_new))
     }
     return [
-        (f"In the {which} report alone", f"{wording.count(len(names), 'setting')}: {_named(names)}")
+        (f"In the {which} report alone", f"{counted(len(names), 'setting')}: {_named(names)}")
         for which, names in alone.items()
         if names
     ]

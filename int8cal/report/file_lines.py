@@ -17,6 +17,7 @@ from int8cal.evaluation.gates import is_told
 from int8cal.evaluation.numbers import Count, Number  # noqa: TC001 - pydantic reads the annotations
 from int8cal.evaluation.result import Gate  # noqa: TC001 - likewise
 from int8cal.numerics.loglinear import linear_histogram
+from int8cal.phrases import counted
 from int8cal.report import wording
 from int8cal.report.document import figures_from
 from int8cal.report.reading import flat
@@ -62,7 +63,7 @@ def table_lines(table: CalibrationTable, name: str, screen: Screen) -> list[str]
     ]
     runs = table.data.get("bodies", {})
     for path in sorted(runs.keys() | table.bodies.keys()):
-        lines += ["", f"body         {path}, run {wording.count(runs.get(path, 0), 'time')}"]
+        lines += ["", f"body         {path}, run {counted(runs.get(path, 0), 'time')}"]
         if path in table.bodies:
             lines += _entry_lines(table.bodies[path], screen)
     lines += [part for each in table.warnings for part in screen.wrap(f"warning      {each}", 13)]
@@ -93,7 +94,7 @@ def _setting(key: str, value: object) -> list[str]:
         return [f"{key} {value}"]
     kind = _mapped(key)
     if kind:
-        return [f"{key} {wording.count(len(value), kind)}"]
+        return [f"{key} {counted(len(value), kind)}"]
     return [f"{name} {text}" for name, text in flat({key: value})]
 
 
@@ -119,7 +120,7 @@ def _kind(entry: WeightEntry, screen: Screen) -> str:
     if screen.narrow:
         return f"{entry.dtype} {entry.range}"
     axis = "per tensor" if entry.axis is None else f"axis {entry.axis}"
-    return f"{entry.dtype} {entry.range}, {wording.count(len(entry.scales), 'scale')} ({axis})"
+    return f"{entry.dtype} {entry.range}, {counted(len(entry.scales), 'scale')} ({axis})"
 
 
 def _tensor(name: str, entry: TensorEntry, screen: Screen) -> str:
@@ -155,7 +156,7 @@ def statistics_lines(statistics: Statistics, name: str, screen: Screen) -> list[
         *_tensor_lines(statistics, screen),
     ]
     for path, body in statistics.bodies.items():
-        lines += ["", f"body         {path}, run {wording.count(body.samples, 'time')}", *_tensor_lines(body, screen)]
+        lines += ["", f"body         {path}, run {counted(body.samples, 'time')}", *_tensor_lines(body, screen)]
     return [printable(line) for line in lines]
 
 
@@ -372,7 +373,7 @@ def _job(name: str, record: JobRecord, screen: Screen) -> list[str]:
 def _source(source: DataRecord) -> str:
     if not source.listing:
         return "a Python function"
-    return f"{wording.count(source.files, 'file')}, {wording.size(source.size)}"
+    return f"{counted(source.files, 'file')}, {wording.size(source.size)}"
 
 
 def _damaged(path: Path, what: str) -> ConfigError:

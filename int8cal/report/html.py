@@ -14,6 +14,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from int8cal.errors import printable
+from int8cal.phrases import counted
 from int8cal.report import advice, charts, plots, reading, tables, wording
 from int8cal.report.document import LaidOut
 from int8cal.report.reading import Headline
@@ -165,4 +166,4 @@ def _on_integers(document: Document) -> Headline:
     if fusion is None:
         return Headline("On integers", wording.NOT_MEASURED, document.why("fusion"), measured=False)
     left = f"{fusion.float_} left in float" if fusion.float_ else "none left in float"
-    return Headline("On integers", f"{fusion.integer} of {wording.count(fusion.total, 'node')}", left)
+    return Headline("On integers", f"{fusion.integer} of {counted(fusion.total, 'node')}", left)

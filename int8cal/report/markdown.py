@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from int8cal.errors import printable
 from int8cal.evaluation.gates import figure_named
+from int8cal.phrases import counted
 from int8cal.report import wording
 from int8cal.report.advice import advice
 from int8cal.report.document import LaidOut
@@ -100,7 +101,7 @@ def report_to_markdown(report: Report, laid_out: LaidOut | None = None) -> str:
             _speeds(document),
             folded("Decisions on the outputs", _decisions(document)),
             folded(
-                wording.count(len(document.other_warnings), "warning"),
+                counted(len(document.other_warnings), "warning"),
                 bullets([escape(line) for line in document.other_warnings], most=_FLOAT_NODES),
             ),
             folded(_layers_summary(document), _worst_layers(document)),
@@ -131,7 +132,7 @@ def _samples(document: Document) -> str:
         return ""
     path = next((value for name, value in evaluation_data(document) if name == "path"), "")
     where = f" of {code(path)}" if path else ""
-    return f", measured on {wording.count(document.samples, 'sample')}{where}."
+    return f", measured on {counted(document.samples, 'sample')}{where}."
 
 
 def _origin(document: Document) -> str:
@@ -250,7 +251,7 @@ def _float_nodes(document: Document) -> str:
     if fusion is None:
         return f"Not measured: {escape(document.why('fusion'))}."
     rows = [[code(node.node), escape(node.op_type), escape(node.reason)] for node in fusion.nodes]
-    text = f"{wording.count(fusion.integer, 'node')} run integer kernels, {fusion.float_} float."
+    text = f"{counted(fusion.integer, 'node')} run integer kernels, {fusion.float_} float."
     text = " ".join([text, *(f"{escape(each[:1].upper() + each[1:])}." for each in float_notes(document))])
     return _with_table(text, long_table(["node", "op", "why"], rows, most=_FLOAT_NODES))
 
@@ -400,7 +401,7 @@ def joined(parts: Iterable[str], limit: int = LIMIT) -> str:
         used += size
         kept.append(part)
     if left:
-        kept.append(f"{wording.count(left, 'part')} left out for length; see report.json.")
+        kept.append(f"{counted(left, 'part')} left out for length; see report.json.")
     return "\n\n".join(kept) + "\n"
 
 

@@ -10,7 +10,7 @@ import numpy as np
 from int8cal.calibration.ranges import candidates
 from int8cal.evaluation.result import LayerScales, TensorHistogram
 from int8cal.numerics.loglinear import linear_histogram
-from int8cal.report import wording
+from int8cal.phrases import counted
 from int8cal.report.charts import LogScale
 
 if TYPE_CHECKING:
@@ -160,7 +160,7 @@ def scales_text(weights: WeightScales) -> str:
     """Say how many scales a weight has, along what, and how they are spread."""
     axis = "per tensor" if weights.axis is None else f"axis {weights.axis}"
     spread = f"{weights.scale_min:.3g} to {weights.scale_max:.3g}, median {weights.scale_median:.3g}"
-    return f"{wording.count(weights.scales, 'scale')} ({axis}), {spread}"
+    return f"{counted(weights.scales, 'scale')} ({axis}), {spread}"
 
 
 def _short(value: float) -> float:

@@ -10,6 +10,7 @@ from int8cal.evaluation.fastest import TITLES
 from int8cal.evaluation.figures import FIGURES, interval_of
 from int8cal.evaluation.gates import is_told
 from int8cal.evaluation.result import NOT_QUANTIZED, ends
+from int8cal.phrases import counted
 from int8cal.report import wording
 
 if TYPE_CHECKING:
@@ -108,7 +109,7 @@ def timed_on(document: Document) -> str:
         return ""
     machine = document.origin.machine
     threads = machine.threads if document.latency is None else document.latency.threads or machine.threads
-    return f"{machine.cpu}, {wording.count(int(threads), 'thread')}"
+    return f"{machine.cpu}, {counted(int(threads), 'thread')}"
 
 
 def origin_rows(document: Document) -> list[tuple[str, str]]:
@@ -118,8 +119,8 @@ def origin_rows(document: Document) -> list[tuple[str, str]]:
         return []
     machine = origin.machine
     physical = "" if machine.physical_cores is None else f" ({machine.physical_cores} physical)"
-    cores = wording.count(int(machine.logical_cores), "core") + physical
-    parts = (machine.cpu, cores, wording.count(int(machine.threads), "thread"), " ".join(machine.flags), machine.system)
+    cores = counted(int(machine.logical_cores), "core") + physical
+    parts = (machine.cpu, cores, counted(int(machine.threads), "thread"), " ".join(machine.flags), machine.system)
     rows = [("Made", origin.date), ("Machine", ", ".join(filter(None, parts))), ("Command", origin.command)]
     return [(label, text) for label, text in rows if text]
 
@@ -174,7 +175,7 @@ def verdict(document: Document, *, complete: bool = True) -> tuple[Phrase, ...]:
         *(["the second model holds no int8 layer"] if _all_float(document) else []),
         *([] if at_fault else _unlike(document)),
     ]
-    faulty = [Phrase("fault", f"{wording.count(at_fault, 'output')} at fault", "poor")] if at_fault else []
+    faulty = [Phrase("fault", f"{counted(at_fault, 'output')} at fault", "poor")] if at_fault else []
     worse = [Phrase("worse", text, "poor") for text in _worse_than_fp32(document)]
     return (*(Phrase("doubt", text, "poor") for text in doubts), *faulty, _of_gates(document), *worse)
 
@@ -205,7 +206,7 @@ def _of_gates(document: Document) -> Phrase:
     if not gates:
         return Phrase("gates", "no accuracy gates set")
     if failed:
-        several = f"{failed} of {wording.count(len(gates), 'accuracy gate')} failed"
+        several = f"{failed} of {counted(len(gates), 'accuracy gate')} failed"
         return Phrase("gates", "the accuracy gate failed" if len(gates) == 1 else several, "poor")
     return Phrase(
         "gates", "the accuracy gate passed" if len(gates) == 1 else f"all {len(gates)} accuracy gates passed", "good"
@@ -226,7 +227,7 @@ def _worse_than_fp32(document: Document) -> list[str]:
         found.append(f"{'slower' if surely else 'no faster'} than FP32 ({wording.times(latency.speedup)})")
     if size.int8_bytes > _LARGER * size.fp32_bytes > 0:
         found.append(f"larger than the float file ({wording.times(size.int8_bytes / size.fp32_bytes)})")
-    return [*found, f"{wording.count(unsafe, 'channel')} can saturate"] if unsafe else found
+    return [*found, f"{counted(unsafe, 'channel')} can saturate"] if unsafe else found
 
 
 def _too_noisy(latency: Latency) -> bool:
@@ -357,7 +358,7 @@ def _saturation(document: Document) -> list[Headline]:
     note = f"target {found.target}, whatever the activations"
     if not unsafe:
         return [Headline("Can saturate", "no channel", note, about="saturation")]
-    text = wording.count(unsafe, "channel") if channels is None else f"{unsafe} of {wording.count(channels, 'channel')}"
+    text = counted(unsafe, "channel") if channels is None else f"{unsafe} of {counted(channels, 'channel')}"
     return [Headline("Can saturate", text, f"target {found.target}, on x86 CPUs without VNNI", about="saturation")]
 
 

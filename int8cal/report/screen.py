@@ -10,6 +10,7 @@ from itertools import zip_longest
 from typing import TYPE_CHECKING, Literal, TypeVar
 
 from int8cal.errors import printable
+from int8cal.phrases import counted
 from int8cal.report import wording
 
 if TYPE_CHECKING:
@@ -193,7 +194,7 @@ class Screen:
             return lines
         return [
             *lines[: self.rows],
-            f"... {wording.count(len(lines) - self.rows, f'more {what}')}; --all shows every row",
+            f"... {counted(len(lines) - self.rows, f'more {what}')}; --all shows every row",
         ]
 
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from int8cal.evaluation.fastest import TITLES
 from int8cal.evaluation.figures import DECISIONS
 from int8cal.evaluation.result import ends
+from int8cal.phrases import counted
 from int8cal.report import wording
 from int8cal.report.reading import Headline
 
@@ -200,14 +201,14 @@ def optimized_sentence(found: Optimization) -> str:
     fp32, best = found.fp32_us, found.int8_us
     times = f"float32 {fp32:.1f} µs, every layer in int8 {found.plain_int8_us:.1f} µs"
     if found.given_up and found.given_up_us is not None:
-        times += f", with {wording.count(len(found.given_up), 'layer')} in float {found.given_up_us:.1f} µs"
+        times += f", with {counted(len(found.given_up), 'layer')} in float {found.given_up_us:.1f} µs"
     if found.all_float:
         return f"{times}: float32 is surely faster, so every layer stays in float."
     if found.given_up:
         return f"{times}: not surely faster, so every layer stays in int8."
     if not found.left:
         return f"{times}; no layer in float made it faster."
-    kept = wording.count(len(found.left), "layer")
+    kept = counted(len(found.left), "layer")
     return f"{times}, with {kept} in float {best:.1f} µs ({fp32 / best:.2f} times float32's speed)."
 
 
@@ -262,7 +263,7 @@ def foreign_ops(nodes: Sequence[FloatNode]) -> list[str]:
             lines.append(f"{kind}: a {plain} of the model with what onnxruntime merged into it")
     added = sum(node.residual for node in nodes)
     if added:
-        lines.append(f"Sub: {wording.count(added, 'node')} that int8cal added, for residual codes")
+        lines.append(f"Sub: {counted(added, 'node')} that int8cal added, for residual codes")
     return lines
 
 
@@ -443,7 +444,7 @@ def _kernel(nodes: list[str], left: Mapping[str, str] | None) -> Mark:
 
 def _saturation(layer: LayerSaturation) -> Mark:
     if layer.verdict == "unsafe":
-        channels = wording.count(layer.channels, "channel")
+        channels = counted(layer.channels, "channel")
         return Mark("poor", "can saturate", f"{layer.unsafe_channels} of {channels}, on x86 CPUs without VNNI")
     band, text, why_ = _SATURATION.get(layer.verdict, ("none", "", ""))
     return Mark(band, text, why_)

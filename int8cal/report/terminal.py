@@ -8,6 +8,7 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 from int8cal.errors import printable
+from int8cal.phrases import counted
 from int8cal.report import wording
 from int8cal.report.advice import advice
 from int8cal.report.charts import DECIBEL_CAP
@@ -65,7 +66,7 @@ def report_lines(document: Document, screen: Screen = WIDE) -> list[str]:
     phrases = verdict(document)
     title = f"{printable(name_of(document))}, {'; '.join(each.text for each in phrases)}"
     band = "poor" if any(each.band == "poor" for each in phrases) else "strong"
-    lines = [screen.paint(f"{title}, {wording.count(samples, 'sample')}" if samples else title, band), ""]
+    lines = [screen.paint(f"{title}, {counted(samples, 'sample')}" if samples else title, band), ""]
     broken = _fault_rows(document)
     lines += [*screen.aligned(broken, ["poor"] * len(broken)), ""] if broken else []
     found = screen.aligned(_finding_rows(document), ["poor"] * len(document.findings))
@@ -111,10 +112,8 @@ def float_lines(nodes: Sequence[tuple[str, str, str]], screen: Screen, width: in
             continue
         ops = Counter(op_type for op_type, _, _ in alike)
         named = ", ".join(wording.shortened(node) for _, node, _ in alike[:_ALIKE])
-        kinds = wording.counted(ops, len(ops))
-        lines.append(
-            f"  {wording.count(len(alike), 'node')}, {reason}: {kinds} ({named} and {len(alike) - _ALIKE} more)"
-        )
+        kinds = wording.kinds_text(ops, len(ops))
+        lines.append(f"  {counted(len(alike), 'node')}, {reason}: {kinds} ({named} and {len(alike) - _ALIKE} more)")
     return screen.cut([printable(line) for line in lines], "node")
 
 
@@ -295,7 +294,7 @@ def weight_lines(document: Document, screen: Screen) -> list[str]:
 
 
 def _weight(name: str, each: WeightScales) -> tuple[str, str, float, float, float]:
-    kind = f"{each.dtype} {each.range}, {wording.count(each.scales, 'scale')}"
+    kind = f"{each.dtype} {each.range}, {counted(each.scales, 'scale')}"
     return name, kind, each.scale_min or 0.0, each.scale_median or 0.0, each.scale_max or 0.0
 
 

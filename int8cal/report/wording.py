@@ -112,18 +112,13 @@ OF_UNIT: dict[str, Callable[[float | None], str]] = {
 }
 
 
-def count(number: int, noun: str) -> str:
-    """Show a number with its noun, in the plural where needed."""
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
-
-
 def channels_text(channels: Sequence[int]) -> str:
     """Name the channels of a group by the first and the last one."""
     ends = dict.fromkeys(channels)
     return f"channel{'s' if len(ends) > 1 else ''} {'..'.join(map(str, ends))}"
 
 
-def counted(kinds: Counter[str], most: int) -> str:
+def kinds_text(kinds: Counter[str], most: int) -> str:
     """List kinds of things with their numbers, the most frequent first, at most so many of them."""
     shown = [f"{shortened(printable(kind))} {number}" for kind, number in kinds.most_common(most)]
     return ", ".join(shown) + (", …" if len(kinds) > len(shown) else "")

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from int8cal.graph.costs import fine_channels_us, residual_codes_us
+from int8cal.phrases import counted
 from int8cal.quantization.corrections.channel_copies import can_have_copies
 from int8cal.quantization.corrections.residual_codes import can_have_residual_codes
 
@@ -98,7 +99,7 @@ def residual_upgrades(index: Index, plan: Plan, elements: Mapping[str, float]) -
         channels, part = _outlying(index, plan, layers)
         us = sum(fine_channels_us(layer, elements[tensor], len(channels) / layers[0].channels) for layer in layers)
         if channels and us < each.us:
-            what = f"residual codes for {len(channels)} channel{'s' if len(channels) > 1 else ''} of {tensor}"
+            what = f"residual codes for {counted(len(channels), 'channel')} of {tensor}"
             fine, more = dict.fromkeys(each.nodes, channels), weights * len(channels) // layers[0].channels
             found.append(Upgrade(what, (), (), whole * part, us, tensor, fine, more))
     return found

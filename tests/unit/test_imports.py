@@ -14,7 +14,7 @@ PACKAGE = Path(int8cal.__file__).parent
 # A module may import from its own station and from those of the lines above. Stations of one line know nothing of each other.
 # docs/architecture.md shows the same lines.
 STATIONS = (
-    ("errors", "extras", "setting", "threads"),
+    ("errors", "extras", "phrases", "setting", "threads"),
     ("stored",),
     ("preprocess",),
     ("data_settings",),
@@ -123,7 +123,7 @@ def test_the_architecture_page_shows_the_same_order():
     shown = next(
         each
         for each in page.read_text(encoding="utf-8").split("\n\n")
-        if each.startswith("errors, extras, setting, threads →")
+        if each.startswith("errors, extras, phrases, setting, threads →")
     )
     levels = [tuple(name.strip() for name in level.split(",")) for level in shown.split("→")]
     assert levels == list(STATIONS[:-1])

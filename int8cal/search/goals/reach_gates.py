@@ -13,6 +13,7 @@ from int8cal.graph.bodies import full_name
 from int8cal.graph.chains import find_chains
 from int8cal.graph.costs import inference_us, other_nodes_us
 from int8cal.graph.index import Index
+from int8cal.phrases import counted
 from int8cal.probe.contributions import measure_contributions
 from int8cal.probe.injection import ErrorSite, sites_of
 from int8cal.probe.inside import InnerGraph
@@ -365,7 +366,7 @@ def outcome_of(taken: PrecisionMix, budget: float, needed: float | None, most: P
         holds: Whether the gates hold.
     """
     parts = ((len(taken.floats), "in float"), (len(taken.residual), "with residual codes"))
-    kept = " and ".join(f"{count} layer{'s' if count > 1 else ''} {how}" for count, how in parts if count)
+    kept = " and ".join(f"{counted(count, 'layer')} {how}" for count, how in parts if count)
     if holds and not kept:
         return "the gates hold with every layer in int8"
     time = f"an estimated {taken.percent:.1f} % more time"

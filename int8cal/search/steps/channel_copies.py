@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from int8cal.graph.costs import copies_us
+from int8cal.phrases import counted
 from int8cal.quantization.corrections.channel_copies import ChannelCopies, can_have_copies
 from int8cal.search.candidate import rescaled_candidate
 from int8cal.search.search import propose_candidate
@@ -64,9 +65,8 @@ def propose(state: State, inputs: Inputs) -> Proposals:
                 extra = tuple(np.repeat(np.arange(chain.channels), 2**split.halvings - 1).tolist())
                 copies |= {layer.node: extra for layer in chain.readers}
                 us += copies_us(chain.readers, elements[chain.tensor], len(extra) / chain.channels)
-                of = np.count_nonzero(split.halvings)
-                copied = f"{of} channel{'s' if of > 1 else ''}"
-                how = f"{len(extra)} {'copies' if extra[1:] else 'copy'} of {copied}, predicted"
+                copied = counted(int(np.count_nonzero(split.halvings)), "channel")
+                how = f"{counted(len(extra), 'copy', 'copies')} of {copied}, predicted"
                 found = RescaledChain(chain, split.exponents, split.gain_db, how)
         if found.exponents.any():
             chosen.append(found)

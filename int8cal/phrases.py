@@ -1,0 +1,18 @@
+"""Parts of sentences that messages and reports share."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+
+def counted(number: int, singular: str, plural: str = "") -> str:
+    """Write a number with its noun; the plural ends with an s where none is given."""
+    return f"{number} {singular if number == 1 else plural or singular + 's'}"
+
+
+def quoted(names: Iterable[str]) -> str:
+    """List names, each in quotation marks."""
+    return ", ".join(f'"{name}"' for name in names)
