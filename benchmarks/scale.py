@@ -196,7 +196,7 @@ class Pretended:
 
     def called(self, actor: _Actor, name: str, given: Sequence[Any]) -> Any:
         """Begin a call; its references are ready when it would end."""
-        costs, outcome = self.costs, engine.Outcome()
+        costs, outcome = self.costs, engine.CallOutcome()
         if name == "ready":
             seconds = 3.0 + costs.model_bytes * self.cores / self.network  # a process, and the model once per node
             value: Any = (f"node {actor.node}", 1, engine.versions(), True)
@@ -206,7 +206,7 @@ class Pretended:
             samples = len(given[0])
             seconds = costs.part_s + samples * (costs.sample_s + costs.sample_bytes * self.cores / self.network)
             seconds *= 3.0 if actor.node in self._late else self._random.uniform(0.9, 1.3)
-            outcome = engine.Outcome(samples=samples, seconds=seconds)
+            outcome = engine.CallOutcome(samples=samples, seconds=seconds)
             seconds += 0.0 if actor.opened else costs.open_s
             actor.opened = True
         else:

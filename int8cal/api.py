@@ -38,8 +38,8 @@ if TYPE_CHECKING:
     from int8cal.progress import Event
 
     Model = str | Path | onnx.ModelProto
-    Feed = Mapping[str, npt.NDArray[Any]]
-    Data = str | Path | Iterable[Feed] | Callable[[], Iterable[Feed]]
+    FeedLike = Mapping[str, npt.NDArray[Any]]
+    Data = str | Path | Iterable[FeedLike] | Callable[[], Iterable[FeedLike]]
 
 
 def calibrate(

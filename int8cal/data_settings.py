@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Annotated
 
 from int8cal.preprocess import Preprocess
-from int8cal.setting import Labels, Option, Source
+from int8cal.setting import DataSource, LabelSource, Option
 
 
 @dataclass(frozen=True)
@@ -12,7 +12,7 @@ class DataSettings:
     """Where samples come from."""
 
     path: Annotated[
-        Source,
+        DataSource,
         Option(
             'Directory, file, glob, "datasets:NAME[/config][:split]" or "package.module:function".',
             flag="--data",
@@ -60,7 +60,7 @@ class DataSettings:
         ),
     ] = None
     labels: Annotated[
-        Labels | None,
+        LabelSource | None,
         Option(
             '"folders", path of a CSV or a list, "column:NAME", "none", or null (told by the data: a column label or '
             "labels, labels.csv if present, else class folders that can be the model's classes).",

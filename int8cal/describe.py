@@ -159,9 +159,9 @@ def _family_lines(model: onnx.ModelProto, plan: Plan) -> list[str]:
     """Say what families the model belongs to: where, what tends to go wrong, what is done, what to look at."""
     from int8cal.graph.families import find_families
     from int8cal.graph.index import Index
-    from int8cal.graph.treatments import Planned
+    from int8cal.graph.treatments import PlannedModel
 
-    planned, lines = Planned(Index(model), plan), list[str]()
+    planned, lines = PlannedModel(Index(model), plan), list[str]()
     for family in find_families(model):
         rule = family.rule
         lines += [

@@ -20,7 +20,7 @@ from int8cal.data.padding import record
 from int8cal.data.preprocessing import differing, flat, shown
 from int8cal.data.sample import Sample
 from int8cal.data.text import identified
-from int8cal.data.trimming import Arrays, Opened, Run, Trimmer
+from int8cal.data.trimming import NamedArrays, Opened, RunFeed, Trimmer
 from int8cal.errors import DataError, ModelError
 from int8cal.evaluation.data_checks import Findings, few_judged, opened
 from int8cal.evaluation.evaluate import evaluate_pair
@@ -354,10 +354,10 @@ def trimmer(
         threads: Of the runtime; 0 for all CPUs.
     """
 
-    def runner(model: onnx.ModelProto, own: Signature, session: Session) -> Run:
+    def runner(model: onnx.ModelProto, own: Signature, session: Session) -> RunFeed:
         bare = without_weights(model)  # says what its pixels are
 
-        def run(feed: Arrays) -> Arrays:
+        def run(feed: NamedArrays) -> NamedArrays:
             ((_, outputs),) = run_each(session, own, feeds_for(bare, [Sample(dict(feed), "")]))
             return outputs
 
@@ -368,7 +368,7 @@ def trimmer(
         tensors = [each.tensor for each in (taps if int8 is None else find_layers(float_, other)[0])]
         outputs = runner(float_, signature, Session(fp32, threads=threads))
 
-        def open_tensors() -> Run:
+        def open_tensors() -> RunFeed:
             inside = runner(float_, signature, Session(tapped_model(float_, tensors), threads=threads))
             return lambda feed: {**feed, **inside(feed), **outputs(feed)}
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Annotated, ClassVar, Literal
 
 from int8cal.data_settings import DataSettings
-from int8cal.setting import Directory, File, Gate, Labels, MetricName, Name, Nodes, Option, Range, ShardName
+from int8cal.setting import Directory, File, GateText, LabelSource, MetricName, Name, Nodes, Option, Range, ShardName
 
 # declared in a file of its own, and found here with the others
 __all__ = ("DataSettings",)
@@ -324,7 +324,7 @@ class EvaluationSettings:
     # A key, but no field: when a job is made it goes to the data that the model is judged on.
     labels: ClassVar[
         Annotated[
-            Labels | None,
+            LabelSource | None,
             Option(
                 '"folders", a CSV of file,label, a list in the order of the samples (.npy, or a text with a number per '
                 'line), "column:NAME", or "none", for samples that the model is judged on.',
@@ -351,7 +351,7 @@ class EvaluationSettings:
         ),
     ] = None
     gates: Annotated[
-        tuple[Gate, ...],
+        tuple[GateText, ...],
         Option(
             'Conditions such as "top1.drop<=1.0"; exit code 7 when one does not hold. "outputs.dead<=0" is always on '
             'without being listed; "outputs.dead=off" switches it off.',

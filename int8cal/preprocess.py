@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
-from int8cal.setting import Form, Nonzero, Option, Size, Values
+from int8cal.setting import Form, Nonzero, NumberByName, Option, SideLengths
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -178,7 +178,7 @@ class Preprocess:
         ]
     ] = None
     resize: Annotated[
-        Size | None,
+        SideLengths | None,
         Option(
             "Shorter side in pixels (int) or exact (height, width); null keeps the size.",
             flag="--resize",
@@ -188,7 +188,7 @@ class Preprocess:
         ),
     ] = None
     crop: Annotated[
-        Size | None,
+        SideLengths | None,
         Option(
             "Centre crop side in pixels (int) or (height, width); null keeps the size.",
             flag="--crop",
@@ -248,7 +248,7 @@ class Preprocess:
     text: Annotated[TextPreprocess | None, Option("How text becomes tokens; null where there is no text.")] = None
     audio: Annotated[AudioPreprocess | None, Option("How a sound becomes frames; null where there is no sound.")] = None
     fill: Annotated[
-        Values,
+        NumberByName,
         Option(
             "Input -> number that all of it holds in every sample, for inputs that the data does not have: states "
             "that begin with 0, a sample rate.",

@@ -30,15 +30,15 @@ class Form:
 
 File = Annotated[Path, Form("file")]
 Directory = Annotated[Path, Form("directory")]
-Source = Annotated[str, Form("source")]  # a path, package.module:function, or datasets:NAME
-Labels = Annotated[str, Form("labels")]  # a path, "folders", "column:NAME", or "none"
+DataSource = Annotated[str, Form("source")]  # a path, package.module:function, or datasets:NAME
+LabelSource = Annotated[str, Form("labels")]  # a path, "folders", "column:NAME", or "none"
 Name = Annotated[str, Form("name")]
-Gate = Annotated[str, Form("gate")]
+GateText = Annotated[str, Form("gate")]
 MetricName = Annotated[str, Form("metric")]  # package.module:function, or the name of an installed one
 Nonzero = Annotated[float, Form("nonzero")]
-Size = Annotated[int | tuple[int, int], Form("size")]
+SideLengths = Annotated[int | tuple[int, int], Form("size")]
 Range = Annotated[tuple[float, float], Form("range")]
-Values = Annotated[dict[str, float], Form("values")]  # name -> number
+NumberByName = Annotated[dict[str, float], Form("values")]  # name -> number
 ShardName = Annotated[str, Form("shard")]  # "K/N"
 Nodes = Annotated[bool | tuple[str, ...], Form("nodes")]  # patterns, or true for all
 

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from int8cal.graph.constants import Codes, Constants
     from int8cal.numerics.pairs import Reduction
 
-Kind = Literal["Conv", "ConvTranspose", "Gemm", "MatMul", "Recurrent"]
-Runtime = Literal["onnxruntime", "onednn"]
+ProductKind = Literal["Conv", "ConvTranspose", "Gemm", "MatMul", "Recurrent"]
+KernelLibrary = Literal["onnxruntime", "onednn"]
 # between a layer and the Q that takes its result; an Add of two layers' results too: steps are those of the Q
 _GLUE = frozenset({"Relu", "LeakyRelu", "Clip", "Add", "Reshape", "Transpose"})
 _GLUE_LENGTH = 4
@@ -43,7 +43,7 @@ class ProductForm:
         onednn: What reads ONNX for oneDNN (OpenVINO) makes an integer layer of it too.
     """
 
-    kind: Kind
+    kind: ProductKind
     data: int = 0
     weight: int = 1
     data_scale: int = -1
@@ -143,7 +143,7 @@ class Linear:
     weight: Codes | None = None
     data: Operand = field(default_factory=Operand)
     second: Operand | None = None
-    runtimes: tuple[Runtime, ...] = ()
+    runtimes: tuple[KernelLibrary, ...] = ()
     outer: OuterScale | None = field(default=None, repr=False)
     onnxruntime: bool = False
     why: str = ""

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
-    from int8cal.audit.layer import Linear, Runtime
+    from int8cal.audit.layer import KernelLibrary, Linear
     from int8cal.numerics.pairs import Order
     from int8cal.runtime.batching import SampleLike
 
@@ -51,7 +51,7 @@ class RuntimeOnData:
         max_error_steps: The same in steps of the output's scale; None where the output is not quantized.
     """
 
-    runtime: Runtime
+    runtime: KernelLibrary
     pair_sums: int
     saturated: int
     channels: tuple[int, ...]
@@ -100,7 +100,7 @@ class _Tally:
     """Counts of one layer under one runtime while samples come in; starts None: from the data's own length."""
 
     case: WorstCase
-    runtime: Runtime
+    runtime: KernelLibrary
     starts: npt.NDArray[np.int64] | None
     steps: npt.NDArray[np.float64] | None
     pair_sums: int = 0
@@ -192,7 +192,7 @@ def _tallies(case: WorstCase, target: str) -> list[_Tally]:
     matrices = layer.form.kind in {"MatMul", "Gemm"}
     found: list[_Tally] = []
     steps = _steps(layer)
-    wanted: list[tuple[Runtime, Order]] = []
+    wanted: list[tuple[KernelLibrary, Order]] = []
     if "onnxruntime" in layer.runtimes and "flat" in orders:
         wanted.append(("onnxruntime", "flat"))
     if "onednn" in layer.runtimes and "channels" in orders:

@@ -15,7 +15,17 @@ import numpy as np
 import onnx
 from onnx import helper
 
-from int8cal.audit.layer import BETWEEN, DIRECT, FLOAT, Linear, Operand, OuterScale, ProductForm, Runtime, input_of
+from int8cal.audit.layer import (
+    BETWEEN,
+    DIRECT,
+    FLOAT,
+    KernelLibrary,
+    Linear,
+    Operand,
+    OuterScale,
+    ProductForm,
+    input_of,
+)
 from int8cal.evaluation.fusion import with_names
 from int8cal.graph.constants import Constants
 from int8cal.graph.index import Index, attribute
@@ -100,7 +110,7 @@ def _between(layer: Linear, *, runs: bool | None) -> Linear:
         onnxruntime=runs is not False,
     )
     why = _exact(found)
-    runtimes: list[Runtime] = [] if runs is False else ["onnxruntime"]
+    runtimes: list[KernelLibrary] = [] if runs is False else ["onnxruntime"]
     if layer.form.kind != "ConvTranspose" or layer.group == 1:  # with groups oneDNN, too, computes it in float
         runtimes.append("onednn")
     if not why and not runtimes:
@@ -129,7 +139,7 @@ def _direct(layer: Linear) -> Linear:
         second = Operand(_kind(names["weight"], names["zero_point"], constants), names["weight"])
     found = replace(layer, weight=weight, data=data, second=second, outer=outer, onnxruntime=True)
     why = _exact(found)
-    runtimes: list[Runtime] = []
+    runtimes: list[KernelLibrary] = []
     if not why and kind == "uint8" and not form.exact:
         runtimes.append("onnxruntime")
     if not why and form.onednn:

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from int8cal.audit.layer import Linear
     from int8cal.evaluation.result import Fusion
 
-How = Literal["scales", "codes"]
+RepairKind = Literal["scales", "codes"]
 _ALL_CODES = QType("int8", -128, 127)
 _CONSTANT_OPS = LAYOUT_OPS | {"Constant", "QuantizeLinear", "DequantizeLinear"}
 _AXIS_OPSET = 13  # DequantizeLinear has an axis from here on
@@ -53,7 +53,7 @@ class Repair:
     """
 
     node: str
-    how: How | None
+    how: RepairKind | None
     channels: int
     sqnr_db: float | None
     why: str = ""

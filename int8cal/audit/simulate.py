@@ -26,7 +26,7 @@ from int8cal.numerics.pairs import SAFE_SUM, one_sign
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from int8cal.audit.layer import Linear, Runtime
+    from int8cal.audit.layer import KernelLibrary, Linear
 
 UInt8 = npt.NDArray[np.uint8]
 _Block = tuple[UInt8, Int8]  # columns (groups, K, outputs), rows (groups, channels per group, K)
@@ -49,7 +49,7 @@ class Lost:
 
 
 def lost_sums(
-    layer: Linear, x: npt.NDArray[Any], second: npt.NDArray[Any] | None, starts: Int64, runtime: Runtime
+    layer: Linear, x: npt.NDArray[Any], second: npt.NDArray[Any] | None, starts: Int64, runtime: KernelLibrary
 ) -> Lost:
     """Simulate a layer.
 
@@ -95,7 +95,7 @@ def _unsigned(codes: npt.NDArray[Any]) -> UInt8:
     return codes if codes.dtype == np.uint8 else codes.view(np.uint8) ^ np.uint8(128)
 
 
-def _convolution(layer: Linear, codes: npt.NDArray[Any], runtime: Runtime) -> Iterator[_Block]:
+def _convolution(layer: Linear, codes: npt.NDArray[Any], runtime: KernelLibrary) -> Iterator[_Block]:
     """Cut out what the outputs read, a column each (im2col), image by image in blocks that fit into BUDGET."""
     if attribute(layer.proto, "channels_last", 0):
         codes = np.moveaxis(codes, -1, 1)

@@ -47,10 +47,11 @@ if TYPE_CHECKING:
     from int8cal.config.chain import ChainModel, Link
     from int8cal.config.yaml_file import SettingPlace
     from int8cal.data.feeds import Feeds
-    from int8cal.data.sample import Array, Feed
+    from int8cal.data.sample import Feed
     from int8cal.graph.passes.float32 import Reference
     from int8cal.graph.signature import Signature, TensorSpec
     from int8cal.job import DataSettings, Job
+    from int8cal.numerics import Array
 
 # Bytes of the samples that are recorded for one model.
 RECORDED_LIMIT = 16 << 30

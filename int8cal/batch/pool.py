@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from types import FrameType
 
 # What a worker runs: a picklable function whose argument opens a block in which no other worker runs.
-Call = Callable[[Exclusive], object]
+PooledCall = Callable[[Exclusive], object]
 
 ACQUIRE, RELEASE, RESULT, _END = "acquire", "release", "result", "end"
 _GRACE_S = 30.0  # a worker may be within a long call, on a busy machine
@@ -95,7 +95,7 @@ class WorkerPool:
     _exclusive: _Worker | None = None
     _waiting: list[_Worker] = field(default_factory=list)  # for their turn to be exclusive
 
-    def run(self, calls: Sequence[tuple[int, Call]]) -> Generator[Finished, None, None]:
+    def run(self, calls: Sequence[tuple[int, PooledCall]]) -> Generator[Finished, None, None]:
         """Run calls.
 
         Args:
@@ -123,7 +123,7 @@ class WorkerPool:
         finally:
             self._end_all()
 
-    def _start(self, key: int, call: Call) -> None:
+    def _start(self, key: int, call: PooledCall) -> None:
         log = tempfile.TemporaryFile(dir=temporary_directory())  # noqa: SIM115 - closed when the call has ended
         # -P: modules of the working directory do not come before Python's own, unless they do so here
         environment = os.environ | {"PYTHONPATH": os.pathsep.join(path or os.getcwd() for path in sys.path)}  # noqa: PTH109 - text
@@ -235,9 +235,9 @@ class _Connection:
         self._from_parent, self._to_parent = from_parent, to_parent
         self._granted = threading.Event()
 
-    def receive(self) -> Call:
+    def receive(self) -> PooledCall:
         """Wait for the call; from then on a thread listens, and ends this process with its parent."""
-        call: Call = pickle.load(self._from_parent)  # noqa: S301 - from the parent process alone
+        call: PooledCall = pickle.load(self._from_parent)  # noqa: S301 - from the parent process alone
         threading.Thread(target=self._listen, daemon=True).start()
         return call
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -17,14 +17,12 @@ from int8cal.runtime.sessions import Session
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
-    import numpy.typing as npt
     import onnx
 
     from int8cal.graph.bodies import Body
     from int8cal.graph.signature import Signature
-
-    Array = npt.NDArray[Any]
-    Arrays = dict[str, Array]
+    from int8cal.numerics import Array
+    from int8cal.runtime.batching import Arrays
 
 
 HELD_BYTES = 64_000_000  # of what bodies are given, until they are run on it

@@ -35,12 +35,12 @@ if TYPE_CHECKING:
     from int8cal.calibration.engines.local import Counting
     from int8cal.calibration.engines.parts import CountWork, PartCounts
     from int8cal.calibration.engines.ray import Cluster
-    from int8cal.calibration.engines.schedule import Ranges
+    from int8cal.calibration.engines.schedule import SampleRanges
     from int8cal.calibration.statistics import Statistics
     from int8cal.data.feeds import Feeds
     from int8cal.data.sample import Sample
+    from int8cal.runtime.batching import Arrays
 
-    Arrays = dict[str, npt.NDArray[Any]]
 
 FORMAT, VERSION = "int8cal/checkpoint", 1
 SUFFIX = ".checkpoint"
@@ -65,7 +65,7 @@ class Checkpoint:
         self._path, self._made_of, self._every = path, made_of, every
         self._statistics: tuple[Statistics, Mapping[str, Widths]] | None = None
         self._packed = b""  # the statistics' file
-        self._ranges: Ranges = ()  # samples that were counted, where they were not the first ones
+        self._ranges: SampleRanges = ()  # samples that were counted, where they were not the first ones
         self._decided: tuple[int, ...] = ()  # those of them that it was decided on what becomes of padding
         self._seen = KeptSamples(0)
         self._marks: dict[int, int] = {}  # number of samples -> sum of their fingerprints

@@ -11,7 +11,6 @@ from io import BytesIO
 from typing import IO, TYPE_CHECKING, Any
 
 import numpy as np
-import numpy.typing as npt
 
 from int8cal.calibration.statistics import ChannelStatistics, Statistics, TensorStatistics
 from int8cal.data.padding import record, recorded
@@ -26,6 +25,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
 
+    from int8cal.numerics import Array
+
 FORMAT, VERSION = "int8cal/statistics", 3
 _NARROW = 3  # histograms are packed from this version on
 ARRAYS = ("bins", "counts")
@@ -35,8 +36,6 @@ _LARGEST = 2.0**128  # float32 ends below
 _HARMLESS, _GROWTH = 1 << 26, 300  # bytes that any archive may become, and how many times its own beyond
 _PACKED = tuple(f"{prefix}{key}" for prefix in ("", "channel_") for key in ARRAYS)
 _MOST = 2.0**62  # values; beyond, int64 sums would wrap
-
-Array = npt.NDArray[Any]
 
 
 def save_statistics(statistics: Statistics, path: Path) -> None:
@@ -63,7 +62,7 @@ def statistics_to_bytes(statistics: Statistics) -> bytes:
         **({"divided": statistics.divided} if statistics.divided else {}),
         **({} if statistics.preprocess is None else {"preprocess": dict(statistics.preprocess)}),
     }
-    arrays: dict[str, npt.NDArray[Any]] = {"header": np.frombuffer(json.dumps(header).encode(), np.uint8)}
+    arrays: dict[str, Array] = {"header": np.frombuffer(json.dumps(header).encode(), np.uint8)}
     for prefix, each in (("", statistics), *((f"{path}:", each) for path, each in bodies)):
         for name, tensor in each.tensors.items():
             for key in ARRAYS:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from int8cal.config.layers import Layer, layer_of, merge, nest, validate
+from int8cal.config.layers import SettingsLayer, layer_of, merge, nest, validate
 from int8cal.config.schema import ConfigFile, JobLayer
 from int8cal.errors import ConfigError
 from int8cal.io.paths import exists
@@ -42,14 +42,14 @@ class Expanded:
         inputs: Of a model of a chain: input -> "model.tensor".
     """
 
-    layer: Layer
+    layer: SettingsLayer
     place: SettingPlace
     loc: Loc
     suffix: str
     inputs: dict[str, str] = field(default_factory=dict)
 
 
-def expand(document: YamlFile, overrides: Layer) -> tuple[Expanded, ...]:
+def expand(document: YamlFile, overrides: SettingsLayer) -> tuple[Expanded, ...]:
     """Expand a file into the settings of its jobs.
 
     Args:
@@ -83,7 +83,7 @@ def expand(document: YamlFile, overrides: Layer) -> tuple[Expanded, ...]:
     return tuple(expanded)
 
 
-def _chain(document: YamlFile, config: ConfigFile, base: Path, overrides: Layer) -> Iterator[Expanded]:
+def _chain(document: YamlFile, config: ConfigFile, base: Path, overrides: SettingsLayer) -> Iterator[Expanded]:
     """Give the models of a chain, each a job under the defaults, named by its key."""
     for key in document.values:
         if key not in _CHAIN_KEYS:
@@ -112,7 +112,7 @@ def _require_few(document: YamlFile, count: int) -> None:
     )
 
 
-def _entries(document: YamlFile, config: ConfigFile, base: Path) -> Iterator[tuple[Loc, Layer]]:
+def _entries(document: YamlFile, config: ConfigFile, base: Path) -> Iterator[tuple[Loc, SettingsLayer]]:
     held = config.model_fields_set
     if "jobs" not in held and "defaults" not in held:
         yield (), layer_of(config, base)
@@ -128,9 +128,11 @@ def _entries(document: YamlFile, config: ConfigFile, base: Path) -> Iterator[tup
         yield ("jobs", index), merge(defaults, layer_of(job, base))
 
 
-def _combinations(document: YamlFile, config: ConfigFile, base: Path) -> Iterator[tuple[Layer, str, tuple[Loc, ...]]]:
+def _combinations(
+    document: YamlFile, config: ConfigFile, base: Path
+) -> Iterator[tuple[SettingsLayer, str, tuple[Loc, ...]]]:
     """Each choice of one value per matrix key: its layer, the name's suffix, and where its values stand."""
-    choices: list[list[tuple[Layer, str, Loc]]] = []
+    choices: list[list[tuple[SettingsLayer, str, Loc]]] = []
     for path, values in config.matrix.items():
         column = []
         for index, value in enumerate(values):
@@ -139,7 +141,7 @@ def _combinations(document: YamlFile, config: ConfigFile, base: Path) -> Iterato
             column.append((layer_of(section, base), _slug(path, index, value), loc))
         choices.append(column)
     for combination in itertools.product(*choices):
-        layer: Layer = {}
+        layer: SettingsLayer = {}
         for part, _, _ in combination:
             layer = merge(layer, part)
         locs = tuple(loc for _, _, loc in combination if loc[1] == "model")
@@ -167,7 +169,7 @@ def _slug(path: str, index: int, value: object) -> str:
     return re.sub(r"[^A-Za-z0-9_.]+", "-", text).strip("-.") or f"{key}{index + 1}"
 
 
-def _models(document: YamlFile, layer: Layer, origins: Iterable[Loc]) -> list[str | None]:
+def _models(document: YamlFile, layer: SettingsLayer, origins: Iterable[Loc]) -> list[str | None]:
     pattern = layer.get("model")
     if pattern is None or exists(Path(pattern)):
         return [pattern]
@@ -208,7 +210,7 @@ def names_of(jobs: tuple[Expanded, ...]) -> tuple[str, ...]:
     return tuple(names)
 
 
-def with_directory(layer: Layer, name: str) -> Layer:
+def with_directory(layer: SettingsLayer, name: str) -> SettingsLayer:
     """Fill in `{name}` in output.dir, and give a job that is not named after its model a directory of its own."""
     directory = layer.get("output", {}).get("dir")
     if directory is None and name != Path(layer["model"]).stem:

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
     from int8cal.config.yaml_file import Loc, SettingPlace
 
-Layer = dict[str, Any]
+SettingsLayer = dict[str, Any]
 SectionT = TypeVar("SectionT", bound=Section)
 
 _NUMBER = re.compile(r"[-+]?\d+(\.\d*)?")
@@ -57,7 +57,7 @@ _EXPECTED = {
 }
 
 
-def merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> Layer:
+def merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> SettingsLayer:
     """Put one layer on top of another; neither is changed."""
     merged = dict(base)
     for key, value in over.items():
@@ -67,9 +67,9 @@ def merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> Layer:
     return merged
 
 
-def nest(settings: Mapping[str, object]) -> Layer:
+def nest(settings: Mapping[str, object]) -> SettingsLayer:
     """Turn {"calibration.method": "kl"} into {"calibration": {"method": "kl"}}."""
-    layer: Layer = {}
+    layer: SettingsLayer = {}
     for path, value in settings.items():
         part: Any = value
         for key in reversed(path.split(".")):
@@ -78,14 +78,16 @@ def nest(settings: Mapping[str, object]) -> Layer:
     return layer
 
 
-def layer_of(section: Section, base: Path) -> Layer:
+def layer_of(section: Section, base: Path) -> SettingsLayer:
     """Take the keys that a checked section really holds, paths made relative to `base`."""
-    layer: Layer = section.model_dump(exclude_unset=True, exclude={"defaults", "jobs", "matrix", "models", "gates"})
+    layer: SettingsLayer = section.model_dump(
+        exclude_unset=True, exclude={"defaults", "jobs", "matrix", "models", "gates"}
+    )
     _place_below(base, layer, Job)
     return layer
 
 
-def _place_below(base: Path, layer: Layer, kind: type) -> None:
+def _place_below(base: Path, layer: SettingsLayer, kind: type) -> None:
     for setting in declared(kind):
         value = layer.get(setting.name)
         if value is None:

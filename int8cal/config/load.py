@@ -15,7 +15,7 @@ from pydantic import TypeAdapter
 
 from int8cal.config.chain import ChainModel, read_links, recorded_job
 from int8cal.config.expand import Expanded, expand, names_of, require_distinct_outputs, with_directory
-from int8cal.config.layers import Layer, layer_of, nest, validate
+from int8cal.config.layers import SettingsLayer, layer_of, nest, validate
 from int8cal.config.schema import JobLayer
 from int8cal.config.yaml_file import Loc, SettingPlace, YamlFile, key_path, read_yaml
 from int8cal.errors import ConfigError, UsageError
@@ -164,7 +164,7 @@ def gates_left_out(options: Mapping[str, object], config: Path | None) -> tuple[
     return (f"--gate takes the place of all gates in {config}; not checked: {', '.join(left)}",) if left else ()
 
 
-def _command_line(options: Mapping[str, object], flags: Mapping[str, str]) -> Layer:
+def _command_line(options: Mapping[str, object], flags: Mapping[str, str]) -> SettingsLayer:
     """Check the command line like a layer of YAML; a message names the option rather than a line."""
 
     def place(loc: Loc, _at_key: bool) -> SettingPlace:
@@ -229,7 +229,7 @@ def _require_gates(
             raise place(index).error(what, "write it under evaluation of the model that it is about", gate=text)
 
 
-def _job(layer: Layer, place: SettingPlace, name: str = "", *, linked: bool = False) -> Job:
+def _job(layer: SettingsLayer, place: SettingPlace, name: str = "", *, linked: bool = False) -> Job:
     """Make a job from fully merged settings; `place` is where it stands, for the message about a missing key.
 
     One that is `linked` to other models of a chain may have no data of its own.
@@ -261,7 +261,7 @@ def _job(layer: Layer, place: SettingPlace, name: str = "", *, linked: bool = Fa
     return _job_reader().validate_python(layer | sections | {"name": name})
 
 
-def _require_model(layer: Layer, place: SettingPlace) -> None:
+def _require_model(layer: SettingsLayer, place: SettingPlace) -> None:
     if not layer.get("model"):
         raise _missing(place, "model", "model: model.onnx")
 

@@ -28,8 +28,9 @@ if TYPE_CHECKING:
 
     import onnx
 
-    from int8cal.data.sample import Array, Feed
+    from int8cal.data.sample import Feed
     from int8cal.graph.signature import Signature
+    from int8cal.numerics import Array
 
 # what numpy and zipfile raise on files that are cut off, overwritten, encrypted or something else altogether
 _BROKEN = (OSError, ValueError, EOFError, RuntimeError, KeyError, zipfile.BadZipFile, zlib.error)

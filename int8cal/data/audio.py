@@ -18,8 +18,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
     from pathlib import Path
 
-    from int8cal.data.sample import Array, Feed
+    from int8cal.data.sample import Feed
     from int8cal.graph.signature import Signature, TensorSpec
+    from int8cal.numerics import Array
 
 _WHERE = "data.preprocess.audio"
 _FRAMES_PER_BYTE = 8192  # silence in FLAC takes a byte for fewer

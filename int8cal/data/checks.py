@@ -18,8 +18,9 @@ from int8cal.errors import DataError
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-    from int8cal.data.sample import Array, Fit, Sample
+    from int8cal.data.sample import Fit, Sample
     from int8cal.graph.signature import Signature, TensorSpec
+    from int8cal.numerics import Array
 
 Check = Literal[
     "no-preprocess",  # images into a float model, nothing declared

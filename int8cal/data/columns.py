@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from int8cal.preprocess import Preprocess
 
 T = TypeVar("T")
-Kind = Literal["text", "numeral", "image", "audio", "numbers", "class", "other"]
+ColumnKind = Literal["text", "numeral", "image", "audio", "numbers", "class", "other"]
 
 # Names that are taken where no column is declared, and several would do
 _TEXTS = (
@@ -47,13 +47,16 @@ _TEXTS = (
     ("query", "passage"),
     ("content",),
 )
-_USUAL: dict[Kind, tuple[tuple[str, ...], ...]] = {
+_USUAL: dict[ColumnKind, tuple[tuple[str, ...], ...]] = {
     "text": _TEXTS,
     "image": (("image",), ("img",), ("pixel_values",)),
     "audio": (("audio",), ("speech",), ("sound",)),
 }
 _LABELS = ("label", "labels")
-_AS: dict[Kind, tuple[Kind, ...]] = {"text": ("text", "numeral"), "numbers": ("numbers", "numeral")}  # what will do
+_AS: dict[ColumnKind, tuple[ColumnKind, ...]] = {
+    "text": ("text", "numeral"),
+    "numbers": ("numbers", "numeral"),
+}  # what will do
 
 
 @dataclass(frozen=True)
@@ -191,7 +194,7 @@ def _given_as(kind: type[T], text: str, row: Mapping[str, Any], column: str, whe
 
 
 def plan_rows(
-    kinds: Mapping[str, Kind], signature: Signature, settings: DataSettings, preprocess: Preprocess | None
+    kinds: Mapping[str, ColumnKind], signature: Signature, settings: DataSettings, preprocess: Preprocess | None
 ) -> RowPlan:
     """Settle which columns feed which inputs.
 
@@ -262,7 +265,7 @@ def _takes(spec: TensorSpec, signature: Signature) -> int | None:
 
 
 def _unnamed(
-    rest: Signature, kinds: Mapping[str, Kind], settings: DataSettings, *, tokens: bool, named: bool
+    rest: Signature, kinds: Mapping[str, ColumnKind], settings: DataSettings, *, tokens: bool, named: bool
 ) -> dict[str, tuple[str, ...]]:
     """Find the columns that feed the only input that is left: its numbers in their order, or its text.
 
@@ -299,7 +302,7 @@ def _unnamed(
     raise _unfed(rest, {name: kinds[name] for name in read}, settings.path, named=named)
 
 
-def _unfed(rest: Signature, kinds: Mapping[str, Kind], where: str, *, named: bool) -> DataError:
+def _unfed(rest: Signature, kinds: Mapping[str, ColumnKind], where: str, *, named: bool) -> DataError:
     """Say which columns a table has, what the model takes, and how the one may become the other."""
     spec, size = rest.inputs[0], _takes(rest.inputs[0], rest)
     read, texts = list(kinds), [name for name, kind in kinds.items() if kind == "text"]
@@ -378,7 +381,7 @@ def require_fed(rest: Signature, source: str, where: str) -> None:
         )
 
 
-def _label(kinds: Mapping[str, Kind], signature: Signature, settings: DataSettings) -> str | None:
+def _label(kinds: Mapping[str, ColumnKind], signature: Signature, settings: DataSettings) -> str | None:
     """Name the column of labels: the declared one, or one called so, unless labels come from elsewhere."""
     if settings.labels is not None:
         if not settings.labels.startswith(COLUMN):
@@ -391,7 +394,7 @@ def _label(kinds: Mapping[str, Kind], signature: Signature, settings: DataSettin
     return next((name for name in _LABELS if name in kinds and name not in taken), None)
 
 
-def _chosen(kind: Kind, kinds: Mapping[str, Kind], settings: DataSettings) -> tuple[str, ...]:
+def _chosen(kind: ColumnKind, kinds: Mapping[str, ColumnKind], settings: DataSettings) -> tuple[str, ...]:
     """Choose the columns of a kind: declared, the only one, or those of usual names; empty where there are none."""
     if settings.columns:
         columns = tuple(name for name in settings.columns if kinds.get(name) in _AS.get(kind, (kind,)))
@@ -411,11 +414,11 @@ def _chosen(kind: Kind, kinds: Mapping[str, Kind], settings: DataSettings) -> tu
     return found if found is not None else _none(kind, kinds, settings.path)
 
 
-def _held(kind: Kind, kinds: Mapping[str, Kind]) -> list[str]:
+def _held(kind: ColumnKind, kinds: Mapping[str, ColumnKind]) -> list[str]:
     return [name for name, each in kinds.items() if each in _AS.get(kind, (kind,))]
 
 
-def _none(kind: Kind, kinds: Mapping[str, Kind], where: str) -> tuple[str, ...]:
+def _none(kind: ColumnKind, kinds: Mapping[str, ColumnKind], where: str) -> tuple[str, ...]:
     held = _held(kind, kinds)
     if not held:
         raise DataError(f"no column holds {kind}; the columns are {_listed(kinds)}", where=where, do="add one")
@@ -423,9 +426,9 @@ def _none(kind: Kind, kinds: Mapping[str, Kind], where: str) -> tuple[str, ...]:
     raise DataError(f"several columns hold {kind}: {_listed(held)}", where=where, do=do)
 
 
-def _no_column(name: str, kinds: Mapping[str, Kind], where: str) -> DataError:
+def _no_column(name: str, kinds: Mapping[str, ColumnKind], where: str) -> DataError:
     return DataError(f'has no column "{name}"; the columns are {_listed(kinds)}', where=where, do="correct the name")
 
 
-def _listed(kinds: Sequence[str] | Mapping[str, Kind], most: int = 12) -> str:
+def _listed(kinds: Sequence[str] | Mapping[str, ColumnKind], most: int = 12) -> str:
     return quoted(list(kinds)[:most]) + (f", … {len(kinds)} in all" if len(kinds) > most else "")

@@ -17,9 +17,9 @@ from int8cal.io.paths import STATISTICS, TABLE, from_home
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-Kind = Literal["image", "audio", ".npy", ".npz", "input_*.pb", ".txt", ".csv", ".tsv", ".jsonl"]
+FileKind = Literal["image", "audio", ".npy", ".npz", "input_*.pb", ".txt", ".csv", ".tsv", ".jsonl"]
 
-_KINDS: dict[str, Kind] = {
+_KINDS: dict[str, FileKind] = {
     ".jpg": "image",
     ".jpeg": "image",
     ".png": "image",
@@ -36,8 +36,8 @@ _KINDS: dict[str, Kind] = {
     ".jsonl": ".jsonl",
 }
 # Beside samples of other kinds they are lists, labels and notes
-TEXTS: frozenset[Kind] = frozenset({".txt", ".csv", ".tsv", ".jsonl"})
-REMOTE: frozenset[Kind] = frozenset({"image", ".npy", ".npz", "input_*.pb"})
+TEXTS: frozenset[FileKind] = frozenset({".txt", ".csv", ".tsv", ".jsonl"})
+REMOTE: frozenset[FileKind] = frozenset({"image", ".npy", ".npz", "input_*.pb"})
 LABELS = "labels.csv"  # of the samples that it lies beside
 INPUT_FILE = re.compile(r"input_(\d+)\.pb")
 _ACCEPTED = f"{', '.join(_KINDS)}, test_data_set_*/input_*.pb"
@@ -53,7 +53,7 @@ class Found:
         files: As the user would write them.
     """
 
-    kind: Kind
+    kind: FileKind
     root: Path
     files: tuple[Path, ...]
 
@@ -123,7 +123,7 @@ def _files_here(text: str) -> tuple[Path, list[Path], bool]:
     return root, paths, file
 
 
-def _sent(kinds: dict[Path, Kind], text: str) -> dict[Path, Kind]:
+def _sent(kinds: dict[Path, FileKind], text: str) -> dict[Path, FileKind]:
     """Return the files that are read at URLs: images and arrays."""
     kept = {path: kind for path, kind in kinds.items() if kind in REMOTE}
     if not kept:
@@ -136,12 +136,12 @@ def _sent(kinds: dict[Path, Kind], text: str) -> dict[Path, Kind]:
     return kept
 
 
-def holds(folder: Path, kind: Kind) -> bool:
+def holds(folder: Path, kind: FileKind) -> bool:
     """Tell whether a folder holds a file of this kind, at any depth; stops at the first."""
     return any(_kind(path) == kind for path in visible_files(folder))
 
 
-def _kind(path: Path) -> Kind | None:
+def _kind(path: Path) -> FileKind | None:
     if INPUT_FILE.fullmatch(path.name):
         return "input_*.pb"
     return _KINDS.get(path.suffix.lower())

@@ -15,8 +15,9 @@ from int8cal.phrases import quoted
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from int8cal.data.sample import Array, Feed
+    from int8cal.data.sample import Feed
     from int8cal.graph.signature import Dim, Signature, TensorSpec
+    from int8cal.numerics import Array
 
 _MOST_EMPTY = 1_000_000  # samples
 LABEL_KEYS = ("labels", "label")

@@ -18,7 +18,7 @@ from int8cal.io.paths import from_home
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from int8cal.data.columns import Kind, RowPlan
+    from int8cal.data.columns import ColumnKind, RowPlan
     from int8cal.data.sample import Fitted
 
 PREFIX = "datasets:"
@@ -60,7 +60,7 @@ class Dataset:
 
     name: str
     table: Any
-    kinds: Mapping[str, Kind]
+    kinds: Mapping[str, ColumnKind]
     classes: Mapping[str, tuple[str, ...]]
 
     @property
@@ -199,7 +199,7 @@ def _load(datasets: Any, name: str, split: str | None) -> Any:
             raise error from None
 
 
-def _kind(datasets: Any, feature: Any) -> Kind:
+def _kind(datasets: Any, feature: Any) -> ColumnKind:
     if isinstance(feature, datasets.ClassLabel):
         return "class"
     if isinstance(feature, datasets.Image):

@@ -26,8 +26,9 @@ if TYPE_CHECKING:
     from PIL.Image import Image
     from PIL.ImageFile import ImageFile
 
-    from int8cal.data.sample import Array, Feed
+    from int8cal.data.sample import Feed
     from int8cal.graph.signature import Dim, Signature, TensorSpec
+    from int8cal.numerics import Array
 
 _WHERE = "data.preprocess"
 _FORMATS = ("JPEG", "PNG", "BMP", "WEBP")

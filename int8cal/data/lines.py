@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from pathlib import Path
 
-    from int8cal.data.columns import Kind, RowPlan
+    from int8cal.data.columns import ColumnKind, RowPlan
     from int8cal.data.sample import Fitted
 
 LINE_SUFFIXES = (".txt", ".csv", ".tsv", ".jsonl")
@@ -84,7 +84,7 @@ class LinesPart:
             raise unreadable(self.name, "it changed while it was in use")
 
 
-def columns_of(files: Sequence[Path], *, skip_bad: bool, bare: bool = False) -> dict[str, Kind]:
+def columns_of(files: Sequence[Path], *, skip_bad: bool, bare: bool = False) -> dict[str, ColumnKind]:
     """Say what the columns of files hold, by the first row that can be read.
 
     Args:
@@ -134,7 +134,7 @@ def open_lines(path: Path, plan: RowPlan, *, skip_bad: bool, bare: bool = False)
     return LinesPart(path, plan, lines, tuple(labels) if plan.label is not None else None, tuple(left_out), bare)
 
 
-def _kind(value: object, *, table: bool) -> Kind:
+def _kind(value: object, *, table: bool) -> ColumnKind:
     if isinstance(value, str):
         return "numeral" if table and is_numeral(value) else "text"
     return "numbers" if isinstance(value, (int, float, list)) and not isinstance(value, bool) else "other"

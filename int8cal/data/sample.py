@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from int8cal.data.padding import Padding, Positions
+    from int8cal.numerics import Array
 
-    Array = npt.NDArray[Any]
     Feed = dict[str, Array]
 
 

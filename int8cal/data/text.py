@@ -21,8 +21,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
     from pathlib import Path
 
-    from int8cal.data.sample import Array, Sample
+    from int8cal.data.sample import Sample
     from int8cal.graph.signature import Signature, TensorSpec
+    from int8cal.numerics import Array
     from int8cal.preprocess import TextPreprocess
 
 ROLES = ("input_ids", "attention_mask", "token_type_ids", "position_ids")

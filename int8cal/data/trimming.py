@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from int8cal.data.sample import Sample
     from int8cal.graph.signature import Signature, TensorSpec
 
-Arrays = Mapping[str, npt.NDArray[Any]]
-Run = Callable[[Arrays], Arrays]
+NamedArrays = Mapping[str, npt.NDArray[Any]]
+RunFeed = Callable[[NamedArrays], NamedArrays]
 Way = tuple[tuple[str, int], ...]  # inputs and axes to trim along
 # Power of the difference, of the outputs' power. Kernels for other shapes differ by 1e-12 or less; padding that a model
 # reads makes 1e-4 and more.
@@ -44,8 +44,8 @@ class Opened:
     """
 
     signature: Signature
-    run: Run
-    open_tensors: Callable[[], Run] | None = None
+    run: RunFeed
+    open_tensors: Callable[[], RunFeed] | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -198,7 +198,7 @@ def _ones(mask: npt.NDArray[Any]) -> tuple[slice, Side] | None:
     return slice(first, last), "end" if first == 0 else "start" if last == len(values) else "both ends"
 
 
-def _cut(feed: Arrays, way: Iterable[tuple[str, int]], kept: slice, length: int) -> dict[str, npt.NDArray[Any]]:
+def _cut(feed: NamedArrays, way: Iterable[tuple[str, int]], kept: slice, length: int) -> dict[str, npt.NDArray[Any]]:
     """Cut a feed's arrays along some axes, where these have the mask's length."""
     result = dict(feed)
     for name, axis in way:
@@ -207,7 +207,9 @@ def _cut(feed: Arrays, way: Iterable[tuple[str, int]], kept: slice, length: int)
     return result
 
 
-def _proven(strict: Run, others: Sequence[Run], feed: Arrays, way: Way, kept: slice, spec: TensorSpec) -> bool:
+def _proven(
+    strict: RunFeed, others: Sequence[RunFeed], feed: NamedArrays, way: Way, kept: slice, spec: TensorSpec
+) -> bool:
     """Whether a sample's outputs are the same without padding, and its mask is what makes them so."""
     length = feed[spec.name].size
     trimmed = _cut(feed, way, kept, length)
@@ -227,7 +229,7 @@ def _proven(strict: Run, others: Sequence[Run], feed: Arrays, way: Way, kept: sl
 
 
 def _masked(
-    model: Opened, feed: Arrays, way: Sequence[tuple[str, int]], is_kept: npt.NDArray[np.bool_]
+    model: Opened, feed: NamedArrays, way: Sequence[tuple[str, int]], is_kept: npt.NDArray[np.bool_]
 ) -> dict[str, tuple[int, ...]] | None:
     """Find the axes of positions of a model's tensors; None where outputs elsewhere depend on padding."""
     try:
@@ -245,7 +247,7 @@ def _digest(axes: Mapping[str, tuple[int, ...]]) -> str:
     return xxhash.xxh3_64_hexdigest(json.dumps(sorted(axes.items())).encode())
 
 
-def _filled(feed: Arrays, way: Iterable[tuple[str, int]], kept: slice, length: int) -> dict[str, npt.NDArray[Any]]:
+def _filled(feed: NamedArrays, way: Iterable[tuple[str, int]], kept: slice, length: int) -> dict[str, npt.NDArray[Any]]:
     """Write what stands at the kept positions to the others as well."""
     result = dict(feed)
     order = kept.start + (np.arange(length) - kept.start) % (kept.stop - kept.start)
@@ -254,7 +256,7 @@ def _filled(feed: Arrays, way: Iterable[tuple[str, int]], kept: slice, length: i
     return result
 
 
-def _at(outputs: Arrays, short: Arrays, kept: slice, length: int) -> dict[str, npt.NDArray[Any]]:
+def _at(outputs: NamedArrays, short: NamedArrays, kept: slice, length: int) -> dict[str, npt.NDArray[Any]]:
     """Cut outputs to the kept positions, along the axes along which those of the trimmed sample are shorter.
 
     Raises:
@@ -272,7 +274,7 @@ def _at(outputs: Arrays, short: Arrays, kept: slice, length: int) -> dict[str, n
     return result
 
 
-def _same(first: Arrays, second: Arrays) -> bool:
+def _same(first: NamedArrays, second: NamedArrays) -> bool:
     """Whether outputs are the same, up to the rounding of other kernels."""
     for name, x in first.items():
         y = second[name]

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from array import array
 from collections import Counter
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
@@ -24,14 +24,14 @@ from int8cal.numerics.neighbours import neighbour_recalls
 from int8cal.numerics.ranks import average_ranks, best_first, best_recalls, rank_correlations
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     import numpy.typing as npt
 
-    from int8cal.evaluation.output_groups import Kind
+    from int8cal.evaluation.output_groups import GroupKind
+    from int8cal.numerics import Array
+    from int8cal.runtime.batching import Arrays
 
-    Values = npt.NDArray[Any]
-    Outputs = Mapping[str, Values]
 
 # Values of a sample at most whose largest are looked for (3 ms), and that are sorted (6 ms): positions evenly spaced.
 _COMPARED, _SORTED = 1 << 23, 1 << 16
@@ -48,7 +48,7 @@ _FEWEST_KEPT = 1 / 3
 class _Accumulator(Protocol):
     """Figures of one group; samples are added one by one."""
 
-    def add(self, fp32: Outputs, int8: Outputs) -> None: ...
+    def add(self, fp32: Arrays, int8: Arrays) -> None: ...
 
     def figures(self) -> Iterator[SampleFigure]: ...
 
@@ -69,7 +69,7 @@ class Decisions:
         self._uneven: set[str] = set()  # outputs of which samples have other numbers of channels
         self._results: tuple[dict[str, tuple[DecisionFigure, ...]], dict[str, str]] | None = None
 
-    def add(self, fp32: Outputs, int8: Outputs) -> None:
+    def add(self, fp32: Arrays, int8: Arrays) -> None:
         """Compare one sample.
 
         Args:
@@ -156,13 +156,13 @@ def _typed(group: OutputGroup, found: SampleFigure, *, alone: bool) -> DecisionF
     )
 
 
-def _part(group: OutputGroup, values: Values) -> Values:
+def _part(group: OutputGroup, values: Array) -> Array:
     """Return a group's values; float16 as float32, which everything else is made for."""
     part = group.of(values)
     return part.astype(np.float32) if part.dtype == np.float16 else part
 
 
-def _rows(group: OutputGroup, values: Values) -> Values:
+def _rows(group: OutputGroup, values: Array) -> Array:
     """Return a group's values as (positions, channels)."""
     part = _part(group, values)
     axis = -1 if group.axis is None else group.axis
@@ -186,7 +186,7 @@ class _Scores:
         self._classes, self._positions = 0, 0
         self._of_all, self._of_sorted = 0, 0  # positions looked at, of the largest sample
 
-    def add(self, fp32: Outputs, int8: Outputs) -> None:
+    def add(self, fp32: Arrays, int8: Arrays) -> None:
         x, y = (_rows(self._group, each[self._group.output]) for each in (fp32, int8))
         rows, self._classes = x.shape
         self._positions = max(self._positions, rows)
@@ -248,7 +248,7 @@ class _Probabilities:
         self._crossings, self._f1 = Shares(), Shares()
         self._changes, self._samples = Changes(), 0
 
-    def add(self, fp32: Outputs, int8: Outputs) -> None:
+    def add(self, fp32: Arrays, int8: Arrays) -> None:
         x, y = (_part(self._group, each[self._group.output]) for each in (fp32, int8))
         self._changes.add(x, y)
         self._samples += 1
@@ -279,7 +279,7 @@ class _Boxes:
         self._scores = [own] if own else [[each] for each in scores]
         self._found, self._unpaired = Detections(), False
 
-    def add(self, fp32: Outputs, int8: Outputs) -> None:
+    def add(self, fp32: Arrays, int8: Arrays) -> None:
         boxes = tuple(_rows(self._group, each[self._group.output]) for each in (fp32, int8))
         objects = len(boxes[0])
         fitting = [groups for groups in self._scores if _have(objects, groups, fp32)]
@@ -298,7 +298,7 @@ class _Boxes:
         return iter(()) if self.silent else self._found.figures()
 
 
-def _have(objects: int, groups: Iterable[OutputGroup], outputs: Outputs) -> bool:
+def _have(objects: int, groups: Iterable[OutputGroup], outputs: Arrays) -> bool:
     """Whether score groups have a row for each of so many objects."""
     parts = [outputs.get(each.output) for each in groups]
     found = [
@@ -308,7 +308,7 @@ def _have(objects: int, groups: Iterable[OutputGroup], outputs: Outputs) -> bool
     return all(found)
 
 
-def _of_objects(group: OutputGroup, objects: int, outputs: Outputs) -> Values:
+def _of_objects(group: OutputGroup, objects: int, outputs: Arrays) -> Array:
     part = _part(group, outputs[group.output])
     return part.reshape(-1, 1) if part.size == objects else _rows(group, outputs[group.output])
 
@@ -319,10 +319,10 @@ class _Embedding:
     def __init__(self, group: OutputGroup, _: Sequence[OutputGroup]) -> None:
         self._group = group
         self._cosine = Shares()
-        self._vectors: list[tuple[Values, Values]] = []
+        self._vectors: list[tuple[Array, Array]] = []
         self._values, self._all = 0, True
 
-    def add(self, fp32: Outputs, int8: Outputs) -> None:
+    def add(self, fp32: Arrays, int8: Arrays) -> None:
         x, y = (_rows(self._group, each[self._group.output]) for each in (fp32, int8))
         self._cosine.add(_mean_cosine(x, y))
         self._values += x.size
@@ -352,7 +352,7 @@ class _Embedding:
         yield self._cosine.figure("embedding_cosine", how, "", (-1.0, 1.0))
 
 
-def _mean_cosine(x: Values, y: Values) -> float:
+def _mean_cosine(x: Array, y: Array) -> float:
     """Mean cosine of rows; 1 for two of zeros, 0 for one."""
     a, b = x.astype(np.float64), y.astype(np.float64)
     both = np.einsum("ij,ij->i", a, b)
@@ -370,7 +370,7 @@ class _Signal:
         self._noise, self._counts, self._ratios = array("d"), Alike(), array("d")
         self._low, self._high = math.inf, -math.inf
 
-    def add(self, fp32: Outputs, int8: Outputs) -> None:
+    def add(self, fp32: Arrays, int8: Arrays) -> None:
         x, y = (_part(self._group, each[self._group.output]) for each in (fp32, int8))
         sums = error_sums(x, y)
         self._low, self._high = min(self._low, float(x.min())), max(self._high, float(x.max()))
@@ -407,7 +407,7 @@ class _Signal:
         return None if margin is None else (peak - margin, peak + margin)
 
 
-_KINDS: dict[Kind, Callable[[OutputGroup, Sequence[OutputGroup]], _Accumulator]] = {
+_KINDS: dict[GroupKind, Callable[[OutputGroup, Sequence[OutputGroup]], _Accumulator]] = {
     "class scores": _Scores,
     "token logits": _Scores,
     "probabilities": _Probabilities,

@@ -7,7 +7,7 @@ corners nor centres and sizes on every sample, nothing is said.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
-    Values = npt.NDArray[Any]
-    Floats = npt.NDArray[np.float64]
+    from int8cal.numerics import Array, Float64
+
 
 # Of detectors' demonstrations: YOLO's default score, and the overlap that torchvision and most others suppress at.
 LEAST_SCORE = 0.25
@@ -35,12 +35,12 @@ _LOGIT = float(np.log(LEAST_SCORE / (1.0 - LEAST_SCORE)))
 BOX_FIGURES = ("box_recall", "box_precision", "box_iou")
 
 
-def _ordered(boxes: Floats) -> bool:
+def _ordered(boxes: Float64) -> bool:
     """Whether these are corners: left of right and above below."""
     return bool((boxes[:, :2] <= boxes[:, 2:]).all(axis=1).mean() >= _ORDERED)
 
 
-def _sized(boxes: Floats) -> bool:
+def _sized(boxes: Float64) -> bool:
     """Whether these are centres and sizes of boxes that lie in a picture which begins at 0."""
     positive = (boxes[:, 2:] >= 0.0).all(axis=1).mean()
     found = corners(boxes)
@@ -53,8 +53,8 @@ class _Layout:
     """What four channels may mean, and the detections if they do; `fits` while no sample speaks against it."""
 
     name: str
-    is_so: Callable[[Floats], bool]
-    to_corners: Callable[[Floats], Floats]
+    is_so: Callable[[Float64], bool]
+    to_corners: Callable[[Float64], Float64]
     fits: bool = True
     found: Shares = field(default_factory=Shares)
     right: Shares = field(default_factory=Shares)
@@ -70,7 +70,7 @@ class Detections:
         self._boxes = 0
         self._without: set[int] = set()
 
-    def add(self, boxes: tuple[Values, Values], scores: tuple[Values, Values]) -> None:
+    def add(self, boxes: tuple[Array, Array], scores: tuple[Array, Array]) -> None:
         """Count one sample.
 
         Args:
@@ -134,13 +134,13 @@ class _Reading:
     shows objects of one class at most places.
     """
 
-    def __init__(self, scores: Values) -> None:
+    def __init__(self, scores: Array) -> None:
         self.logits = bool(scores.min() < -1e-6 or scores.max() > 1.0 + 1e-6)
         often = (scores > (0.0 if self.logits else 0.5)).mean(axis=0)
         background = int(often.argmax())
         self.background = background if len(often) > 1 and often[background] > 0.5 else None
 
-    def candidates(self, scores: Values) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.intp]]:
+    def candidates(self, scores: Array) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.intp]]:
         """Return objects and classes of the best scores, the best first."""
         least = _LOGIT if self.logits else LEAST_SCORE
         if self.background is not None:
@@ -155,12 +155,12 @@ class _Reading:
         return objects[order], classes[order]
 
 
-def _kept(boxes: Floats, classes: npt.NDArray[np.intp]) -> tuple[Floats, npt.NDArray[np.intp]]:
+def _kept(boxes: Float64, classes: npt.NDArray[np.intp]) -> tuple[Float64, npt.NDArray[np.intp]]:
     stay = suppress(boxes, classes, SUPPRESSED, DETECTIONS)
     return boxes[stay], classes[stay]
 
 
-def joined_scores(parts: Sequence[Values]) -> Values:
+def joined_scores(parts: Sequence[Array]) -> Array:
     """Put the scores of objects together: classes beside each other; a single column before several is objectness.
 
     Args:
@@ -170,6 +170,6 @@ def joined_scores(parts: Sequence[Values]) -> Values:
         Shape (objects, classes). With objectness and class scores a detection's score is their product (YOLOv5, YOLOX).
     """
     if len(parts) == 2 and parts[0].shape[1] == 1 and parts[1].shape[1] > 1:
-        product: Values = parts[0] * parts[1]
+        product: Array = parts[0] * parts[1]
         return product
     return parts[0] if len(parts) == 1 else np.concatenate(parts, axis=1)

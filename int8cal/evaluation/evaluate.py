@@ -45,12 +45,10 @@ if TYPE_CHECKING:
     import onnx
 
     from int8cal.data.sample import Sample
+    from int8cal.evaluation.in_cluster import SampleOutputs
     from int8cal.evaluation.user_metric import Metric
     from int8cal.graph.passes.float32 import Reference
     from int8cal.progress import Exclusive
-    from int8cal.runtime.batching import Arrays
-
-    Outputs = tuple[Sample, tuple[Arrays, ...]]
 
 LAYER_DB = 1.0  # to what the SQNR of a layer is wanted, 95 % interval, to both sides
 
@@ -71,7 +69,7 @@ def evaluate_pair(
     metric: Metric | None = None,
     reasons: Mapping[str, str] | None = None,
     known: KnownOutputs | None = None,
-    elsewhere: Callable[[tuple[onnx.ModelProto, ...], int], Iterable[Outputs]] | None = None,
+    elsewhere: Callable[[tuple[onnx.ModelProto, ...], int], Iterable[SampleOutputs]] | None = None,
     exclusive: Exclusive = nullcontext,
 ) -> Evaluation:
     """Measure what quantization did to a model.
@@ -404,7 +402,7 @@ def _compare(
 
 
 def _compare_outputs(
-    outputs: Iterable[Outputs], comparison: OutputComparison, own: MetricRun | None, *, keep: int
+    outputs: Iterable[SampleOutputs], comparison: OutputComparison, own: MetricRun | None, *, keep: int
 ) -> list[Sample]:
     """Compare what both models have given elsewhere; returns the first `keep` samples."""
     kept: list[Sample] = []

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -32,9 +32,9 @@ if TYPE_CHECKING:
 
     from int8cal.data.feeds import Feeds
     from int8cal.graph.signature import Signature, TensorSpec
+    from int8cal.numerics import Array
     from int8cal.preprocess import Preprocess, TextPreprocess
 
-    Array = npt.NDArray[Any]
 
 # How many times the first layer's outputs are its biases (or the deviation that its BatchNormalization expects): real
 # models fed right have 1.1 to 3.1, raw pixels in place of normalized ones give 74 to 232, pixels divided by 255 once

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from int8cal.data.sample import Sample
     from int8cal.runtime.batching import Arrays
 
-    Outputs = tuple[Sample, tuple[Arrays, ...]]
+    SampleOutputs = tuple[Sample, tuple[Arrays, ...]]
 
 _NO_PADDING: tuple[Padding, ...] = ()
 
@@ -44,7 +44,7 @@ class PartOutputs:
         padding: What padding there was.
     """
 
-    rows: tuple[Outputs, ...]
+    rows: tuple[SampleOutputs, ...]
     watch: SampleWatch
     skipped: tuple[str, ...]
     padding: tuple[Padding, ...]
@@ -83,7 +83,7 @@ class OutputsWork:
                 run_each(session, signature, feeds_for(header, given))
                 for session, signature, header, given in zip(sessions, signatures, headers, others, strict=True)
             ]
-            rows: list[Outputs] = []
+            rows: list[SampleOutputs] = []
             padding = _NO_PADDING
             for number, (sample, *found) in enumerate(zip(first, *runs, strict=True)):
                 padding = tally((*padding, *sample.padding))
@@ -118,7 +118,7 @@ class ClusterOutputs:
     def __init__(self, cluster: Cluster, feeds: Feeds, watch: SampleWatch) -> None:
         self._cluster, self._feeds, self._unused, self.watch = cluster, feeds, watch, watch
 
-    def __call__(self, models: Sequence[onnx.ModelProto], fed: int = 0) -> Iterator[Outputs]:
+    def __call__(self, models: Sequence[onnx.ModelProto], fed: int = 0) -> Iterator[SampleOutputs]:
         """Give every sample with the outputs of each model.
 
         Args:

@@ -16,7 +16,7 @@ import onnx
 
 from int8cal.evaluation.fastest import Fastest
 from int8cal.evaluation.optimized_graph import OriginalNames, optimized_bodies, trait
-from int8cal.evaluation.other_load import Run, at_work, cpu_s, thread_times, waited_s, without_load
+from int8cal.evaluation.other_load import TimedRun, at_work, cpu_s, thread_times, waited_s, without_load
 from int8cal.evaluation.result import Latency
 from int8cal.graph.bodies import full_name
 from int8cal.graph.index import Index
@@ -115,7 +115,7 @@ def measure_interleaved(
                 clocks = at_work(before)
             last = number
             waited, start = waited_s(), time.perf_counter()
-            turn: list[Run] = []
+            turn: list[TimedRun] = []
             while found[number][0] is None:
                 turn.append(_timed(session, feed, clocks))
                 now = time.perf_counter()
@@ -136,14 +136,14 @@ def measure_interleaved(
     return result
 
 
-def _timed(session: Runs, feed: dict[str, npt.NDArray[Any]], clocks: Sequence[int]) -> Run:
+def _timed(session: Runs, feed: dict[str, npt.NDArray[Any]], clocks: Sequence[int]) -> TimedRun:
     """Run a session once; clocks are read outside of the time that counts."""
     start, cpu = time.perf_counter(), cpu_s(clocks)
     begin = time.perf_counter()
     session.run(feed)
     end = time.perf_counter()
     cpu = cpu_s(clocks) - cpu
-    return Run(end - begin, cpu, time.perf_counter() - start)
+    return TimedRun(end - begin, cpu, time.perf_counter() - start)
 
 
 def _settle(session: Runs, feed: dict[str, npt.NDArray[Any]], least_s: float, fastest_us: float) -> None:

@@ -24,9 +24,9 @@ if TYPE_CHECKING:
     from int8cal.data.sample import Sample
     from int8cal.evaluation.user_metric import Metric
     from int8cal.graph.signature import Signature
+    from int8cal.numerics import Array, Float64
     from int8cal.runtime.batching import Arrays
 
-    Values = npt.NDArray[np.float64]
 
 # Bytes of both models' outputs that are kept for a metric: 250,000 rows of 1,000 class scores.
 MOST_BYTES = 2_000_000_000
@@ -113,7 +113,7 @@ class MetricRun:
         name, better = self._metric.name, self._metric.higher_is_better
         return UserMetric(name=name, fp32=None, int8=None, drop=None, higher_is_better=better)
 
-    def _values(self) -> tuple[Values, Values]:
+    def _values(self) -> tuple[Float64, Float64]:
         fp32, int8 = (
             {
                 name: _whole(arrays, self._batched[name])
@@ -143,7 +143,7 @@ class _Call:
     origins: list[str]
     reference: Arrays
 
-    def values(self) -> Values:
+    def values(self) -> Float64:
         """Return one figure, (), or one per sample, (N,).
 
         Raises:
@@ -214,7 +214,7 @@ def _batch_axis(name: str, signature: Signature) -> bool | None:
     return True if shape[0] is not None and shape[0] in inputs else None
 
 
-def _whole(arrays: list[npt.NDArray[Any]], batched: bool | None) -> npt.NDArray[Any]:
+def _whole(arrays: list[Array], batched: bool | None) -> Array:
     """Put an output's samples together: stacked along axis 0, or an array of arrays where their shapes differ."""
     leading = {array.shape[:1] for array in arrays}
     if batched is not False and leading == {(1,)}:
@@ -227,7 +227,7 @@ def _whole(arrays: list[npt.NDArray[Any]], batched: bool | None) -> npt.NDArray[
     return whole
 
 
-def _figures(found: object) -> Values | None:
+def _figures(found: object) -> Float64 | None:
     """Read what a metric returned as real numbers; None where it is none."""
     try:
         values = np.asarray(found)

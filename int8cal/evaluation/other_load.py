@@ -28,7 +28,7 @@ _FEW = 3  # undisturbed runs: their median is the turn's time
 
 
 @dataclass(frozen=True)
-class Run:
+class TimedRun:
     """One run of a model, in seconds: on the clock, of CPU time, and from before to after both were read."""
 
     wall: float
@@ -83,7 +83,7 @@ def _listed() -> list[str]:
         return []
 
 
-def without_load(runs: Sequence[Run], waited: float, threads: int) -> tuple[float | None, float]:
+def without_load(runs: Sequence[TimedRun], waited: float, threads: int) -> tuple[float | None, float]:
     """Tell what a model takes without other load.
 
     Args:

@@ -6,7 +6,7 @@ All of it is told from the values of both models, one sample at a time, for each
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -17,11 +17,9 @@ from int8cal.numerics.metrics import ErrorSums, error_sums
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    import numpy.typing as npt
-
     from int8cal.evaluation.output_groups import OutputGroup
+    from int8cal.numerics import Array, Float64
 
-    Values = npt.NDArray[Any]
 
 # A channel is alive where the FP32 model's values in it are so far apart, as a share of those of the group's widest
 # channel. Below it the group's eight bits have a handful of codes for it, and it may rightly never leave one of them.
@@ -61,7 +59,7 @@ class GroupComparison:
         self._top, self._bottom = _Extreme(1), _Extreme(-1)
         self._rows = self._tied = 0
 
-    def add(self, x: Values, y: Values) -> None:
+    def add(self, x: Array, y: Array) -> None:
         """Take one sample: the group's part of the output in both models, of one shape, finite."""
         self.sums = self.sums + error_sums(x, y)
         self.changes.add(x, y)
@@ -134,7 +132,7 @@ class GroupComparison:
         )
 
 
-def ties(x: Values, y: Values, axis: int, margin: float) -> tuple[int, int]:
+def ties(x: Array, y: Array, axis: int, margin: float) -> tuple[int, int]:
     """Count rows of scores, and those whose highest is shared in y by channels that are surely apart in x.
 
     Args:
@@ -159,7 +157,7 @@ class _Extreme:
     value: float = -np.inf
     clipped: int = 0
 
-    def add(self, x: Values, y: Values, margin: float) -> None:
+    def add(self, x: Array, y: Array, margin: float) -> None:
         highest = float((self.sign * y).max())
         if highest > self.value:
             self.value, self.clipped = highest, 0
@@ -173,10 +171,10 @@ class Changes:
     """Whether an output changes at all in the reference model and in another, over samples and within them."""
 
     def __init__(self) -> None:
-        self._first: list[Values | None] = [None, None]
+        self._first: list[Array | None] = [None, None]
         self._same, self._flat = [True, True], [True, True]  # over samples; over all values of all samples
 
-    def add(self, reference: Values, other: Values) -> None:
+    def add(self, reference: Array, other: Array) -> None:
         """Look at one sample: arrays of any shape."""
         for model, values in enumerate((reference, other)):
             if not values.size or not (self._same[model] or self._flat[model]):
@@ -202,12 +200,12 @@ class Spread:
     """How far an output is from its mean over samples: what of its values tells one sample from another."""
 
     def __init__(self) -> None:
-        self._mean: npt.NDArray[np.float64] | None = None
+        self._mean: Float64 | None = None
         self._samples = 0
         self._squares = 0.0
         self._alike = True
 
-    def add(self, values: Values) -> None:
+    def add(self, values: Array) -> None:
         """Take one sample; nothing can be said where one has another shape than the first."""
         if not self._alike or not values.size:
             return

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 import onnx
@@ -35,15 +35,13 @@ from int8cal.runtime.sessions import Session
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    import numpy.typing as npt
-
+    from int8cal.numerics import Array
     from int8cal.probe.score_points import Joining
     from int8cal.runtime.batching import Arrays, SampleLike
 
-    Values = npt.NDArray[Any]
 
 # What the values of a group are, by which it is known what a decision on them is.
-Kind = Literal[
+GroupKind = Literal[
     "class scores",  # one row a sample, or one row a position: the largest decides
     "probabilities",  # each on its own between 0 and 1: a threshold decides
     "boxes",  # four coordinates an object
@@ -108,13 +106,13 @@ class OutputGroup:
     """
 
     output: str
-    kind: Kind
+    kind: GroupKind
     axis: int | None = None
     first: int = 0
     end: int = 0
     source: str = ""
 
-    def of(self, values: Values) -> Values:
+    def of(self, values: Array) -> Array:
         """Return the group's part of the output's values for one sample."""
         return values if self.axis is None else _taken(values, self.axis, self.first, self.end)
 
@@ -129,14 +127,14 @@ class _Part:
     source: str
     low: float
     high: float
-    kind: Kind
+    kind: GroupKind
 
     @property
     def amax(self) -> float:
         return max(abs(self.low), abs(self.high))
 
 
-def whole_output(name: str, value: Values) -> OutputGroup:
+def whole_output(name: str, value: Array) -> OutputGroup:
     """Return the group of an output of which nothing is known: all of it, a row's values being its channels."""
     return OutputGroup(name, "values", 1, 0, value.shape[1]) if value.ndim == _ROW_RANK else OutputGroup(name, "values")
 
@@ -157,7 +155,7 @@ class GroupFinder:
         self._graph: _Graph | None = _Graph(fp32, threads)
         self._found: dict[str, tuple[OutputGroup, ...]] = {}
 
-    def __call__(self, sample: SampleLike, outputs: Mapping[str, Values]) -> dict[str, tuple[OutputGroup, ...]]:
+    def __call__(self, sample: SampleLike, outputs: Mapping[str, Array]) -> dict[str, tuple[OutputGroup, ...]]:
         """Find the groups of every float output, in the order of their channels; further calls give the same.
 
         Args:
@@ -185,7 +183,7 @@ class _Graph:
         self._constants = self._index.derived
         self._opset = opset_of(fp32, _SOFTMAX_OPSET)
 
-    def groups(self, sample: SampleLike, outputs: Mapping[str, Values]) -> dict[str, tuple[OutputGroup, ...]]:
+    def groups(self, sample: SampleLike, outputs: Mapping[str, Array]) -> dict[str, tuple[OutputGroup, ...]]:
         """Find the groups of every float output."""
         floats = {name: value for name, value in outputs.items() if value.dtype.kind == "f"}
         joinings = {name: each for name in floats if (each := joining_of(self._index, name, self._constants))}
@@ -193,7 +191,7 @@ class _Graph:
         return {name: self._groups(sample, name, value, origins.get(name, ())) for name, value in floats.items()}
 
     def _groups(
-        self, sample: SampleLike, name: str, value: Values, origins: Sequence[Sequence[str]]
+        self, sample: SampleLike, name: str, value: Array, origins: Sequence[Sequence[str]]
     ) -> tuple[OutputGroup, ...]:
         found = []
         for axis, sources in enumerate(origins):
@@ -212,12 +210,12 @@ class _Graph:
         whole = None if kind == "waveform" else whole
         return (OutputGroup(name, kind, whole, 0, 0 if whole is None else value.shape[whole]),)
 
-    def _part(self, value: Values, axis: int, first: int, end: int, source: str) -> _Part:
+    def _part(self, value: Array, axis: int, first: int, end: int, source: str) -> _Part:
         taken = _taken(value, axis, first, end)
         kind = kind_of(source, taken, axis, self._op(source))
         return _Part(axis, first, end, source, float(taken.min(initial=0)), float(taken.max(initial=0)), kind)
 
-    def _kind(self, sample: SampleLike, name: str, value: Values, axis: int | None) -> Kind:
+    def _kind(self, sample: SampleLike, name: str, value: Array, axis: int | None) -> GroupKind:
         """Tell what all values of an output are: by what computed and what reads them, and by the model's inputs."""
         op = self._op(name)
         if self._continues_input(name):
@@ -268,7 +266,7 @@ class _Graph:
             return False
         return dims[_GIVEN_AT[node.op_type]] == 1
 
-    def _is_shifted(self, sample: SampleLike, name: str, value: Values, axis: int) -> bool:
+    def _is_shifted(self, sample: SampleLike, name: str, value: Array, axis: int) -> bool:
         """Whether all channels have the same value of a model's input added, which does nothing to scores' order."""
         node, _ = ending(self._index, name, self._constants)
         if node is None or node.op_type != "Add" or value.shape[axis] < _LEAST_CLASSES:
@@ -304,7 +302,7 @@ class _Graph:
             node = before if before is not None and before.op_type in _SIGMOID else node
         return "" if node is None else node.op_type
 
-    def _channel_axis(self, name: str, value: Values) -> int | None:
+    def _channel_axis(self, name: str, value: Array) -> int | None:
         """Tell where an output's channels are: from what computed it, or the shorter of the first and the last axis."""
         if not value.ndim:
             return None
@@ -329,7 +327,7 @@ class _Graph:
         return min(ends, key=lambda axis: (value.shape[axis] == 1, value.shape[axis], -axis), default=None)
 
     def _origins(
-        self, sample: SampleLike, floats: Mapping[str, Values], joinings: Mapping[str, Joining]
+        self, sample: SampleLike, floats: Mapping[str, Array], joinings: Mapping[str, Joining]
     ) -> dict[str, list[list[str]]]:
         """Return per output, axis and index the operand that its values come from; several stand for one of them."""
         signature = signature_of(self._model)
@@ -349,7 +347,7 @@ class _Graph:
         return found
 
 
-def _labels(model: onnx.ModelProto, output: str, joining: Joining, values: Arrays) -> Values:
+def _labels(model: onnx.ModelProto, output: str, joining: Joining, values: Arrays) -> Array:
     """Run what joins an output on the numbers of its operands: which operand each value comes from."""
     operands = {
         name: np.full(values[name].shape, number, values[name].dtype) for number, name in enumerate(joining.operands)
@@ -377,7 +375,7 @@ def _labels(model: onnx.ModelProto, output: str, joining: Joining, values: Array
     return Session(small, threads=1, optimization="none").run(feed)[output]
 
 
-def _names(labels: Values, axis: int, operands: Sequence[str]) -> list[str]:
+def _names(labels: Array, axis: int, operands: Sequence[str]) -> list[str]:
     """Name per index along an axis the first operand that is there; indices with the same operands have one name."""
     others = tuple(each for each in range(labels.ndim) if each != axis)
     present = [(labels == number).any(axis=others) for number in range(len(operands))]
@@ -414,9 +412,9 @@ def _alike(first: float, second: float) -> bool:
     return min(first, second) == 0.0 or max(first, second) <= SAME_RANGE * min(first, second)
 
 
-def _boxes_and_scores(value: Values) -> list[list[_Part]]:
+def _boxes_and_scores(value: Array) -> list[list[_Part]]:
     """Return boxes and scores that one node computed as parts; none elsewhere."""
-    kinds: tuple[Kind, Kind] = ("boxes", "probabilities")
+    kinds: tuple[GroupKind, GroupKind] = ("boxes", "probabilities")
     parts = []
     for kind, (axis, first, end) in zip(kinds, boxes_and_scores(value), strict=False):
         taken = _taken(value, axis, first, end)
@@ -424,7 +422,7 @@ def _boxes_and_scores(value: Values) -> list[list[_Part]]:
     return [parts] if parts else []
 
 
-def _with_whole_boxes(value: Values, parts: list[_Part]) -> list[_Part]:
+def _with_whole_boxes(value: Array, parts: list[_Part]) -> list[_Part]:
     """Join parts in front of scores that are the centres and the sizes of boxes, as YOLOX and YOLOv5 compute them."""
     for boxes, _ in _boxes_and_scores(value):
         ends = [part.end for part in parts if part.axis == boxes.axis]
@@ -433,11 +431,11 @@ def _with_whole_boxes(value: Values, parts: list[_Part]) -> list[_Part]:
     return parts
 
 
-def _taken(value: Values, axis: int, first: int, end: int) -> Values:
+def _taken(value: Array, axis: int, first: int, end: int) -> Array:
     return value[(slice(None),) * axis + (slice(first, end),)]
 
 
-def kind_of(name: str, value: Values, axis: int | None, op: str, *, scored: bool = False) -> Kind:
+def kind_of(name: str, value: Array, axis: int | None, op: str, *, scored: bool = False) -> GroupKind:
     """Tell what values are.
 
     Args:
@@ -471,12 +469,12 @@ def kind_of(name: str, value: Values, axis: int | None, op: str, *, scored: bool
     return "token logits" if channels >= _LEAST_VOCABULARY and positions > 1 else "class scores"
 
 
-def _of_length_one(value: Values) -> bool:
+def _of_length_one(value: Array) -> bool:
     norms = np.sqrt(np.square(value.astype(np.float64)).sum(axis=-1))
     return bool(np.abs(norms - 1.0).max() < _ROUNDING)
 
 
-def _sums_to_one(value: Values, axis: int | None) -> bool:
+def _sums_to_one(value: Array, axis: int | None) -> bool:
     if axis is None or value.shape[axis] < _LEAST_CLASSES or value.min() < 0.0:
         return False
     return bool(np.abs(value.sum(axis=axis, dtype=np.float64) - 1.0).max() < _ROUNDING)

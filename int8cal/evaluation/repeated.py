@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    import numpy.typing as npt
+    from int8cal.numerics import Array
 
-    Values = npt.NDArray[Any]
 
 _LEAST = 16  # values; fewer are alike by chance
 # Of the squared spread of an input's values, the squared error of an output that repeats it. Autoencoders have 0.03 to
@@ -19,7 +18,7 @@ _LEAST = 16  # values; fewer are alike by chance
 _MOST_ERROR = 0.2
 
 
-def repeats(value: Values, inputs: Iterable[Values]) -> bool:
+def repeats(value: Array, inputs: Iterable[Array]) -> bool:
     """Tell whether an output is nearly one of the inputs.
 
     Args:
@@ -43,7 +42,7 @@ def repeats(value: Values, inputs: Iterable[Values]) -> bool:
     return False
 
 
-def _between(value: Values) -> float:
+def _between(value: Array) -> float:
     """Return the share of values further than a tenth of the span from the least and from the largest."""
     low, high = float(value.min()), float(value.max())
     margin = (high - low) / 10

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from int8cal.job import QuantizationSettings
     from int8cal.runtime.batching import Arrays
 
-    Names = tuple[tuple[str, str], ...]
+    NamePairs = tuple[tuple[str, str], ...]
 
 OTHERS = {"openvino": OpenVinoSession}
 
@@ -118,7 +118,7 @@ class SecondRuntime:
     """One further runtime during an evaluation; `add` each sample, then read `result` and `reasons`."""
 
     def __init__(
-        self, name: str, int8: Path | onnx.ModelProto, outputs: Names, groups: GroupFinder, *, threads: int
+        self, name: str, int8: Path | onnx.ModelProto, outputs: NamePairs, groups: GroupFinder, *, threads: int
     ) -> None:
         """Open the int8 model there.
 

@@ -30,10 +30,9 @@ if TYPE_CHECKING:
     from int8cal.evaluation.fastest import Fastest
     from int8cal.evaluation.result import Latency
     from int8cal.evaluation.runtimes import SecondRuntime
-    from int8cal.runtime.batching import Runs
+    from int8cal.runtime.batching import Arrays, Runs
 
-    Model = Path | onnx.ModelProto
-    Feed = dict[str, npt.NDArray[Any]]
+    GivenModel = Path | onnx.ModelProto
 
 _LARGEST = 400_000_000  # bytes of the FP32 model: it is held a second time, and compiled
 # nodes of the int8 model: OpenVINO takes 1.2 s to compile 1,000, 37 s for 15,000, and minutes for 60,000
@@ -58,8 +57,8 @@ class Speed:
 
 
 def measure_speed(
-    models: tuple[Model, Model],
-    feeds: tuple[Feed, Feed],
+    models: tuple[GivenModel, GivenModel],
+    feeds: tuple[Arrays, Arrays],
     *,
     asked: Sequence[SecondRuntime] = (),
     unasked: Sequence[str] = (),
@@ -116,8 +115,8 @@ def measure_speed(
 
 def _open_unasked(
     name: str,
-    models: tuple[Model, Model],
-    feeds: tuple[Feed, Feed],
+    models: tuple[GivenModel, GivenModel],
+    feeds: tuple[Arrays, Arrays],
     here: Runs,
     *,
     size: int,

@@ -17,9 +17,9 @@ if TYPE_CHECKING:
 
     import onnx
 
-    from int8cal.graph.recognize import Part
+    from int8cal.graph.recognize import FamilyPart
     from int8cal.graph.scopes import Scope
-    from int8cal.graph.treatments import Planned
+    from int8cal.graph.treatments import PlannedModel
 
 _NAMED = 3  # nodes of a kind that are named
 
@@ -38,9 +38,9 @@ class Rule:
     """
 
     name: str
-    find: Callable[[Scope], Iterator[Part]]
+    find: Callable[[Scope], Iterator[FamilyPart]]
     risk: str
-    treat: Callable[[Sequence[Part], Planned], str]
+    treat: Callable[[Sequence[FamilyPart], PlannedModel], str]
     look: str
     figure: str = ""
 
@@ -154,7 +154,7 @@ class Family:
     """
 
     rule: Rule
-    parts: tuple[Part, ...]
+    parts: tuple[FamilyPart, ...]
     inside: int = 0
 
     @property
@@ -187,7 +187,7 @@ def find_families(model: onnx.ModelProto) -> tuple[Family, ...]:
     Args:
         model: Best a prepared one, whose nodes all have names and whose constants are folded.
     """
-    found: dict[str, list[Part]] = {rule.name: [] for rule in RULES}
+    found: dict[str, list[FamilyPart]] = {rule.name: [] for rule in RULES}
     inside = dict.fromkeys(found, 0)
     for scope in scopes(model):
         for rule in RULES:

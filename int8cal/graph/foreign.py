@@ -36,7 +36,7 @@ _READ = 512
 
 
 @dataclass(frozen=True)
-class Foreign:
+class ForeignFormat:
     """What a file is instead of an ONNX model, for a message that begins with "is", and what to do."""
 
     what: str
@@ -48,7 +48,7 @@ class Foreign:
         return self.do in (_TORCH, _KERAS, _SOURCE)
 
 
-def foreign_format(path: Path) -> Foreign | None:
+def foreign_format(path: Path) -> ForeignFormat | None:
     """Tell what a file is that is no ONNX model; None where its bytes do not say, and for .npz archives.
 
     Args:
@@ -57,25 +57,25 @@ def foreign_format(path: Path) -> Foreign | None:
     with path.open("rb") as stream:
         start = stream.read(_READ)
     if not start:
-        return Foreign("empty (0 bytes)", "export or download it again")
+        return ForeignFormat("empty (0 bytes)", "export or download it again")
     if start.startswith(b"PK\x03\x04"):
         return _archive(path)
     for place, mark, what, do in _MARKS:
         if start.startswith(mark, place):
-            return Foreign(what, do)
+            return ForeignFormat(what, do)
     if all(byte >= 0x20 or byte in b"\t\n\r\f" for byte in start):
-        return Foreign("a text file", "give the path of an .onnx file")
+        return ForeignFormat("a text file", "give the path of an .onnx file")
     return None
 
 
-def _archive(path: Path) -> Foreign | None:
+def _archive(path: Path) -> ForeignFormat | None:
     try:
         with zipfile.ZipFile(path) as archive:
             names = archive.namelist()
     except (zipfile.BadZipFile, NotImplementedError, OSError):  # cut off, or of a version that there is not
-        return Foreign("a damaged zip archive", "give the path of an .onnx file")
+        return ForeignFormat("a damaged zip archive", "give the path of an .onnx file")
     if names and all(name.endswith(".npy") for name in names):
         return None
     if any(name.endswith(("data.pkl", "constants.pkl")) for name in names):
-        return Foreign("a PyTorch file (.pt or .pth)", _TORCH)
-    return Foreign("a zip archive", "unpack it and give the .onnx file in it")
+        return ForeignFormat("a PyTorch file (.pt or .pth)", _TORCH)
+    return ForeignFormat("a zip archive", "unpack it and give the .onnx file in it")

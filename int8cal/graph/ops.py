@@ -146,7 +146,7 @@ def handles_codes(node: onnx.NodeProto) -> bool:
     return OPS.get(node.op_type, _UNKNOWN).quantized or node.op_type.startswith("QLinear")
 
 
-Kind = Literal["linear", "compute", "pass", "residual"]
+RuleKind = Literal["linear", "compute", "pass", "residual"]
 
 
 @dataclass(frozen=True)
@@ -204,7 +204,7 @@ class OpRule:
         weight, bias: Positions of the constant weight and of the bias (linear ops).
     """
 
-    kind: Kind
+    kind: RuleKind
     inputs: tuple[int, ...] | None = (0,)
     float_output: bool = False
     shares_inputs: bool = False

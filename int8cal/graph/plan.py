@@ -28,7 +28,7 @@ from int8cal.graph.layers import (
     recurrent_of,
     unranged_layer_of,
 )
-from int8cal.graph.ops import Kind, OpRule, OpTable, data_slots, is_standard, op_of, op_table
+from int8cal.graph.ops import OpRule, OpTable, RuleKind, data_slots, is_standard, op_of, op_table
 from int8cal.graph.passes.steps import reads_sum
 from int8cal.graph.select import EXCLUDED
 from int8cal.graph.shared_scales import SharedScales
@@ -218,7 +218,7 @@ class _Planner:
         conv, layers, pixels = self.rules["Conv"], self.layers.values(), self.selection.pixels
         return convolutions_faster_in_float(self.index, conv, layers, self.integer, written, pixels=pixels)
 
-    def _ruled(self, *kinds: Kind) -> Iterator[tuple[onnx.NodeProto, OpRule]]:
+    def _ruled(self, *kinds: RuleKind) -> Iterator[tuple[onnx.NodeProto, OpRule]]:
         """Iterate over the nodes that the target has a rule of these kinds for, in graph order."""
         for node in self.nodes:
             rule = self.rules.get(node.op_type)

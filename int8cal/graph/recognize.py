@@ -34,7 +34,7 @@ _LEAST_TABLE = 0.01  # of a model's weights; a smaller table of rows changes nob
 
 
 @dataclass(frozen=True)
-class Part:
+class FamilyPart:
     """A place where a family was found.
 
     Attributes:
@@ -52,11 +52,11 @@ class Part:
     mixed: bool = False
 
 
-def _part(node: onnx.NodeProto, what: str, figure: float = 0.0, tensor: str = "") -> Part:
-    return Part(node.name, what, (tensor,) if tensor else tuple(name for name in node.output if name), figure)
+def _part(node: onnx.NodeProto, what: str, figure: float = 0.0, tensor: str = "") -> FamilyPart:
+    return FamilyPart(node.name, what, (tensor,) if tensor else tuple(name for name in node.output if name), figure)
 
 
-def detection_heads(scope: Scope) -> Iterator[Part]:
+def detection_heads(scope: Scope) -> Iterator[FamilyPart]:
     """Find what makes boxes and scores of features: behind the last weights, boxes with scores or with other boxes.
 
     Not a Concat of rank 2 (a policy beside a value), nor one of features, behind which more weights lie.
@@ -87,7 +87,7 @@ def _joined(scope: Scope, node: onnx.NodeProto) -> str:
     return "Concat of heads of several scales" if sum(heads) > 1 else ""
 
 
-def query_decoders(scope: Scope) -> Iterator[Part]:
+def query_decoders(scope: Scope) -> Iterator[FamilyPart]:
     """Find decoders of queries: attention between two sources, and a head of four values between 0 and 1.
 
     Not attention with keys of fewer places than queries (no box head), nor a detector without attention.
@@ -135,7 +135,7 @@ def _source(scope: Scope, name: str) -> str | None:
     return scope.origin(str(maker.input[0]))[0] if maker is not None and scope.weight(maker) else None
 
 
-def masks(scope: Scope) -> Iterator[Part]:
+def masks(scope: Scope) -> Iterator[FamilyPart]:
     """Find constants of at most `LOWEST_SCORE` that are added to scores in front of a Softmax, or take their place.
 
     Not a bound (Max, Clip), nor a factor of scores, as of distances that become similarities.
@@ -147,7 +147,7 @@ def masks(scope: Scope) -> Iterator[Part]:
         elif node.op_type in ("Softmax", "LogSoftmax"):
             name, maker = scope.origin(node.input[0])
             if maker is not None and name in carried and name in scope.computed:
-                yield Part(maker.name, f"mask by {maker.op_type}", (name,), carried[name], mixed=True)
+                yield FamilyPart(maker.name, f"mask by {maker.op_type}", (name,), carried[name], mixed=True)
 
 
 def _masking(scope: Scope) -> dict[str, float]:
@@ -171,7 +171,7 @@ def _lowest(scope: Scope, name: str) -> float:
     return float(np.nan_to_num(value.astype(np.float64), nan=0.0, posinf=0.0, neginf=-np.inf).min())
 
 
-def norms(scope: Scope) -> Iterator[Part]:
+def norms(scope: Scope) -> Iterator[FamilyPart]:
     """Find LayerNorm and RMSNorm, as one op or many, whose output products with weights read.
 
     Not BatchNorm, which is folded away, nor a norm that only convolutions or outputs read.
@@ -230,7 +230,7 @@ def _spread(scope: Scope, name: str) -> float:
     return float(rows.max()) / middle if middle > 0 and np.isfinite(rows).all() else 0.0
 
 
-def depthwise(scope: Scope) -> Iterator[Part]:
+def depthwise(scope: Scope) -> Iterator[FamilyPart]:
     """Find convolutions of which each channel is a group; those right behind another one are told apart.
 
     Not a convolution of several groups that each mix channels.
@@ -241,10 +241,10 @@ def depthwise(scope: Scope) -> Iterator[Part]:
             stacked = maker is not None and is_depthwise(scope, maker)
             what = "depthwise convolution behind another" if stacked else "depthwise convolution"
             end = scope.end(node.output[0], frozenset({"BatchNormalization", "Relu", "Clip"}))
-            yield Part(node.name, what, (node.output[0], end), _spread(scope, scope.weight(node)))
+            yield FamilyPart(node.name, what, (node.output[0], end), _spread(scope, scope.weight(node)))
 
 
-def excitations(scope: Scope) -> Iterator[Part]:
+def excitations(scope: Scope) -> Iterator[FamilyPart]:
     """Find gates that are made of the means of the channels which they multiply.
 
     Not a swish (no pool), nor attention over places (no pool, or of another tensor).
@@ -285,7 +285,7 @@ def _way(
     return []
 
 
-def swishes(scope: Scope) -> Iterator[Part]:
+def swishes(scope: Scope) -> Iterator[FamilyPart]:
     """Find swish and hard swish: a tensor times its own Sigmoid, or its own clipped line; or as one op.
 
     Not a gated linear unit, whose two operands are made apart.
@@ -301,7 +301,7 @@ def swishes(scope: Scope) -> Iterator[Part]:
                     break
 
 
-def vocoders(scope: Scope) -> Iterator[Part]:
+def vocoders(scope: Scope) -> Iterator[FamilyPart]:
     """Find stacks of transposed convolutions along time that end in a Tanh.
 
     Not a generator of images (two dimensions), nor a decoder of features (no Tanh at its end).
@@ -318,7 +318,7 @@ def vocoders(scope: Scope) -> Iterator[Part]:
         yield from (_part(node, "transposed convolution along time") for node in stack)
 
 
-def tables(scope: Scope) -> Iterator[Part]:
+def tables(scope: Scope) -> Iterator[FamilyPart]:
     """Find tables of rows that an input picks from, where they are a share of the file that counts.
 
     Not a table of positions with constant indices, which is folded, nor one of a few rows.
@@ -334,7 +334,7 @@ def tables(scope: Scope) -> Iterator[Part]:
             yield _part(node, "table of rows", 4.0 * size)
 
 
-def embeddings(scope: Scope) -> Iterator[Part]:
+def embeddings(scope: Scope) -> Iterator[FamilyPart]:
     """Find outputs of length 1: rows that are compared by their direction.
 
     Not a norm between layers, such as of the queries and keys of some attentions.
@@ -350,12 +350,12 @@ def embeddings(scope: Scope) -> Iterator[Part]:
                 yield _part(node, "row of length 1")
 
 
-def recurrent(scope: Scope) -> Iterator[Part]:
+def recurrent(scope: Scope) -> Iterator[FamilyPart]:
     """Find cells that read their own output of the step before."""
     yield from (_part(node, node.op_type) for node in scope.nodes if node.op_type in GATES)
 
 
-def skips(scope: Scope) -> Iterator[Part]:
+def skips(scope: Scope) -> Iterator[FamilyPart]:
     """Find Concats of an enlarged map and one from before: the skips of a U-Net, or of a pyramid of features.
 
     Not a Concat of maps of one size (a dense block), nor one of nothing but enlarged maps.

@@ -19,13 +19,13 @@ if TYPE_CHECKING:
     from int8cal.graph.chains import Chain
     from int8cal.graph.index import Index
     from int8cal.graph.plan import Plan
-    from int8cal.graph.recognize import Part
+    from int8cal.graph.recognize import FamilyPart
 
 _FLOAT_WHERE_IT_COSTS = "--latency-allowance lets it leave some of them in float where that is measured to help"
 
 
 @dataclass(frozen=True)
-class Planned:
+class PlannedModel:
     """What is known before any data: the prepared model's index, and its plan."""
 
     index: Index
@@ -36,7 +36,7 @@ class Planned:
         """The tensors whose channels can be rescaled."""
         return find_chains(self.index, self.plan)
 
-    def on_integers(self, parts: Sequence[Part]) -> int:
+    def on_integers(self, parts: Sequence[FamilyPart]) -> int:
         """How many of the nodes the plan has on integers."""
         return sum(any(part.node in plan.integer_nodes for plan in self.plan.graphs.values()) for part in parts)
 
@@ -50,7 +50,7 @@ def _of(count: int, total: int) -> str:
     return f"all {total}" if count == total > 1 else "it" if count == total else f"{count} of {total}"
 
 
-def _split(parts: Sequence[Part], planned: Planned, integer: str, stays: str) -> str:
+def _split(parts: Sequence[FamilyPart], planned: PlannedModel, integer: str, stays: str) -> str:
     """Say how many nodes run on integers and how many stay float, and what that means for each."""
     total, count = len(parts), planned.on_integers(parts)
     told = []
@@ -61,7 +61,7 @@ def _split(parts: Sequence[Part], planned: Planned, integer: str, stays: str) ->
     return "; ".join(told)
 
 
-def detection_heads(parts: Sequence[Part], planned: Planned) -> str:
+def detection_heads(parts: Sequence[FamilyPart], planned: PlannedModel) -> str:
     """Tell of heads: Concats stay float where no layer reads them."""
     joined = [part for part in parts if part.what.startswith("Concat")]
     others = [part for part in parts if part not in joined]
@@ -75,7 +75,7 @@ def detection_heads(parts: Sequence[Part], planned: Planned) -> str:
     return ". ".join(each[0].upper() + each[1:] for each in told)
 
 
-def query_decoders(parts: Sequence[Part], planned: Planned) -> str:
+def query_decoders(parts: Sequence[FamilyPart], planned: PlannedModel) -> str:
     """Tell of queries: products with weights are layers, what joins queries and image is none."""
     told = _split(parts, planned, "between the layers", "as do products of two activations")
     return (
@@ -83,12 +83,12 @@ def query_decoders(parts: Sequence[Part], planned: Planned) -> str:
     )
 
 
-def masks(parts: Sequence[Part], planned: Planned) -> str:
+def masks(parts: Sequence[FamilyPart], planned: PlannedModel) -> str:
     """Tell of masks: an Add or Where in front of a Softmax stays float."""
     return _split(parts, planned, "with one range over scores and masks", "so that no range holds a mask")
 
 
-def norms(parts: Sequence[Part], planned: Planned) -> str:
+def norms(parts: Sequence[FamilyPart], planned: PlannedModel) -> str:
     """Tell of norms: each itself is float; its output is quantized, and may be rescaled."""
     ends = [part.tensors[0] for part in parts]
     quantized = [name for name in ends if planned.plan.tensor(name) is not None]
@@ -103,7 +103,7 @@ def norms(parts: Sequence[Part], planned: Planned) -> str:
     )
 
 
-def depthwise(parts: Sequence[Part], planned: Planned) -> str:
+def depthwise(parts: Sequence[FamilyPart], planned: PlannedModel) -> str:
     """Tell of depthwise layers: the activation behind may be rescaled where a chain crosses it."""
     layers = planned.on_integers(parts)
     rescaled = planned.rescaled([part.tensors[-1] for part in parts])
@@ -115,13 +115,13 @@ def depthwise(parts: Sequence[Part], planned: Planned) -> str:
     )
 
 
-def excitations(parts: Sequence[Part], planned: Planned) -> str:
+def excitations(parts: Sequence[FamilyPart], planned: PlannedModel) -> str:
     """Tell of gates: a Mul has an integer kernel where a layer reads it."""
     told = _split(parts, planned, "the gate with codes of its own", "since something they read or write has no codes")
     return f"{told}. {_FLOAT_WHERE_IT_COSTS}"
 
 
-def swishes(parts: Sequence[Part], planned: Planned) -> str:
+def swishes(parts: Sequence[FamilyPart], planned: PlannedModel) -> str:
     """Tell of swishes: gate and Mul have integer kernels (a HardSigmoid is written as an Add)."""
     told = _split(
         parts,
@@ -132,7 +132,7 @@ def swishes(parts: Sequence[Part], planned: Planned) -> str:
     return f"{told}. {_FLOAT_WHERE_IT_COSTS}" if planned.on_integers(parts) else told
 
 
-def vocoders(parts: Sequence[Part], planned: Planned) -> str:
+def vocoders(parts: Sequence[FamilyPart], planned: PlannedModel) -> str:
     """Tell of vocoders: transposed convolutions are layers on targets that have a kernel for them."""
     reasons = {each.node: each.reason for each in planned.plan.unquantized}
     without = sum(reasons.get(part.node) == NO_KERNEL for part in parts)
@@ -145,7 +145,7 @@ def vocoders(parts: Sequence[Part], planned: Planned) -> str:
     )
 
 
-def tables(parts: Sequence[Part], planned: Planned) -> str:
+def tables(parts: Sequence[FamilyPart], planned: PlannedModel) -> str:
     """Tell of tables: those that weigh enough are offered as int8, which the holdout decides."""
     nodes = planned.index.nodes
     offered = {each.weight for each in planned.plan.embeddings}
@@ -161,12 +161,12 @@ def tables(parts: Sequence[Part], planned: Planned) -> str:
     return "; ".join(told)
 
 
-def embeddings(parts: Sequence[Part], planned: Planned) -> str:
+def embeddings(parts: Sequence[FamilyPart], planned: PlannedModel) -> str:
     """Tell of embeddings: pooling and dividing by the norm behind the last layer are float."""
     return _split(parts, planned, "between the layers", "so that only what the last layers wrote carries an error")
 
 
-def recurrent(parts: Sequence[Part], planned: Planned) -> str:
+def recurrent(parts: Sequence[FamilyPart], planned: PlannedModel) -> str:
     """Tell of cells: weights become int8 in one of two forms, which the step "recurrent" decides."""
     cells = {each.node: each for plan in planned.plan.graphs.values() for each in plan.recurrent}
     found = [cells[part.node] for part in parts if part.node in cells]
@@ -183,7 +183,7 @@ def recurrent(parts: Sequence[Part], planned: Planned) -> str:
     return told
 
 
-def skips(parts: Sequence[Part], planned: Planned) -> str:
+def skips(parts: Sequence[FamilyPart], planned: PlannedModel) -> str:
     """Tell of skips: a Concat on integers has one scale for what it joins."""
     told = _split(parts, planned, "with one scale over all that they join", "where each part keeps its own values")
     return f"{told}. {_FLOAT_WHERE_IT_COSTS}" if planned.on_integers(parts) else told

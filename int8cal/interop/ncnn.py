@@ -46,7 +46,7 @@ WINOGRAD = 31  # the largest code of weights where ncnn multiplies by Winograd's
 _LARGEST = {"s8": S8.qmax, "paired": S8.qmax, "s7": -S7.qmin}
 _LONGEST_NAME = 255 - len(WEIGHT)  # bytes that ncnn2int8 keeps of a name
 _WHITE = " \t\n\r\v\f"
-Kind = tuple[str, tuple[int, ...]]
+LayerKind = tuple[str, tuple[int, ...]]
 _MAGIC = "7767517"
 _TYPES = {"Convolution": "Conv", "ConvolutionDepthWise": "Conv", "InnerProduct": "Gemm"}
 
@@ -279,7 +279,7 @@ class NcnnLayer:
     group: int = 1
     winograd: bool = False
     quantizable: bool = True
-    kind: Kind | None = None
+    kind: LayerKind | None = None
 
 
 def layers_of_model(model: onnx.ModelProto, plan: Plan) -> list[NcnnLayer]:
@@ -352,7 +352,7 @@ def _layer(index: Index, node: onnx.NodeProto, layer: Layer, plan: Plan) -> Ncnn
     size = math.prod(dims)
     channels = 1 if layer.axis is None else dims[layer.axis]
     key = plan.weight_key(layer.node, layer.weight)
-    kind: Kind | None = None
+    kind: LayerKind | None = None
     winograd = False
     if node.op_type == "Conv" and len(dims) == 4:
         strides, dilations = (tuple(attribute(node, name, [1, 1])) for name in ("strides", "dilations"))
@@ -365,7 +365,7 @@ def _layer(index: Index, node: onnx.NodeProto, layer: Layer, plan: Plan) -> Ncnn
     )
 
 
-def _param_layers(content: bytes, where: str) -> list[tuple[int, str, Kind]]:
+def _param_layers(content: bytes, where: str) -> list[tuple[int, str, LayerKind]]:
     lines = text_lines(content, where)
     if not lines or lines[0][1].strip() != _MAGIC:
         raise TableError(
@@ -392,7 +392,7 @@ def _values(words: list[str]) -> dict[int, int]:
     return {int(key): int(value) for key, value in pairs if value.lstrip("-").isdigit() and int(key) >= 0}
 
 
-def _kind(layer_type: str, values: dict[int, int]) -> Kind:
+def _kind(layer_type: str, values: dict[int, int]) -> LayerKind:
     if _TYPES[layer_type] == "Gemm":
         return "Gemm", (values[0], values[2])
     width, stride, dilation = values[1], values.get(3, 1), values.get(2, 1)
@@ -401,6 +401,6 @@ def _kind(layer_type: str, values: dict[int, int]) -> Kind:
     return "Conv", (values[0], values.get(7, 1), values[6], *window, *strides, *dilations)
 
 
-def _told(kind: Kind) -> str:
+def _told(kind: LayerKind) -> str:
     names = ("outputs", "groups", "weights", "kernel") if kind[0] == "Conv" else ("outputs", "weights")
     return ", ".join(f"{value} {name}" for name, value in zip(names, kind[1], strict=False))

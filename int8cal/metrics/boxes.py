@@ -17,9 +17,8 @@ from int8cal.metrics.truth import truth_of
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    import numpy.typing as npt
+    from int8cal.numerics import Float64
 
-    Rows = npt.NDArray[np.float64]
 
 _LEAST_SCORE, _OVERLAP, _MOST = 0.05, 0.5, 100  # of detections: score, IoU beyond which one is dropped, per image
 
@@ -39,7 +38,7 @@ def mean_ap(outputs: Outputs, labels: object, origins: list[str]) -> float:  # n
     return average_precision(detections(outputs, len(origins)), truths)
 
 
-def detections(outputs: Outputs, samples: int) -> list[Rows]:
+def detections(outputs: Outputs, samples: int) -> list[Float64]:
     """Read the detections of each image, (K, 6): left, top, right, bottom, score, class.
 
     Raises:
@@ -61,7 +60,7 @@ def detections(outputs: Outputs, samples: int) -> list[Rows]:
     return [each.reshape(-1, 6) for each in found]
 
 
-def average_precision(detected: Sequence[Rows], truths: Sequence[Rows]) -> float:
+def average_precision(detected: Sequence[Float64], truths: Sequence[Float64]) -> float:
     """Compute COCO's mean average precision.
 
     Args:
@@ -92,7 +91,7 @@ def average_precision(detected: Sequence[Rows], truths: Sequence[Rows]) -> float
     return float(judge.stats[0])
 
 
-def _annotations(images: Sequence[Rows], classes: set[int]) -> list[dict[str, Any]]:
+def _annotations(images: Sequence[Float64], classes: set[int]) -> list[dict[str, Any]]:
     annotations: list[dict[str, Any]] = []
     for image, rows in enumerate(images):
         for left, top, right, bottom, *score, kind in rows.tolist():
@@ -113,7 +112,7 @@ def _annotations(images: Sequence[Rows], classes: set[int]) -> list[dict[str, An
     return annotations
 
 
-def _chosen(boxes: Rows, scores: Rows) -> Rows:
+def _chosen(boxes: Float64, scores: Float64) -> Float64:
     """Choose detections from all candidates, class by class: greedy non-maximum suppression."""
     boxes, scores = boxes.reshape(-1, 4), scores.reshape(len(boxes.reshape(-1, 4)), -1)
     rows = []
@@ -129,11 +128,11 @@ def _chosen(boxes: Rows, scores: Rows) -> Rows:
     return np.array(rows, np.float64).reshape(-1, 6)
 
 
-def overlaps(box: Rows, boxes: Rows) -> Rows:
+def overlaps(box: Float64, boxes: Float64) -> Float64:
     """Intersection over union of one box, (4,), with others, (K, 4), as left, top, right, bottom."""
     low, high = np.maximum(box[:2], boxes[:, :2]), np.minimum(box[2:], boxes[:, 2:])
-    shared: Rows = np.clip(high - low, 0.0, None).prod(axis=1)
+    shared: Float64 = np.clip(high - low, 0.0, None).prod(axis=1)
     areas = (boxes[:, 2:] - boxes[:, :2]).prod(axis=1) + (box[2:] - box[:2]).prod()
-    union: Rows = np.maximum(areas - shared, 1e-12)
-    found: Rows = shared / union
+    union: Float64 = np.maximum(areas - shared, 1e-12)
+    found: Float64 = shared / union
     return found

@@ -9,17 +9,18 @@ import numpy as np
 if TYPE_CHECKING:
     import numpy.typing as npt
 
-    Floats = npt.NDArray[np.float64]
+    from int8cal.numerics import Float64
+
     Indices = npt.NDArray[np.intp]
 
 
-def corners(boxes: Floats) -> Floats:
+def corners(boxes: Float64) -> Float64:
     """Turn boxes given as centre and size (cx, cy, w, h) into corners; shape (n, 4)."""
     half = boxes[:, 2:] / 2
     return np.concatenate((boxes[:, :2] - half, boxes[:, :2] + half), axis=1)
 
 
-def overlaps(boxes: Floats, others: Floats) -> Floats:
+def overlaps(boxes: Float64, others: Float64) -> Float64:
     """Intersection over union of boxes with others.
 
     Args:
@@ -33,16 +34,16 @@ def overlaps(boxes: Floats, others: Floats) -> Floats:
     height = np.minimum(bottom, others[:, 3]) - np.maximum(top, others[:, 1])
     shared = np.maximum(width, 0.0) * np.maximum(height, 0.0)
     union = _areas(boxes)[:, None] + _areas(others) - shared
-    found: Floats = np.divide(shared, union, out=np.zeros_like(union), where=union > 0.0)
+    found: Float64 = np.divide(shared, union, out=np.zeros_like(union), where=union > 0.0)
     return found
 
 
-def _areas(boxes: Floats) -> Floats:
-    areas: Floats = np.maximum(boxes[:, 2] - boxes[:, 0], 0.0) * np.maximum(boxes[:, 3] - boxes[:, 1], 0.0)
+def _areas(boxes: Float64) -> Float64:
+    areas: Float64 = np.maximum(boxes[:, 2] - boxes[:, 0], 0.0) * np.maximum(boxes[:, 3] - boxes[:, 1], 0.0)
     return areas
 
 
-def suppress(boxes: Floats, classes: Indices, limit: float, most: int) -> Indices:
+def suppress(boxes: Float64, classes: Indices, limit: float, most: int) -> Indices:
     """Keep the best of boxes that overlap: non-maximum suppression within each class.
 
     Args:
@@ -67,7 +68,7 @@ def suppress(boxes: Floats, classes: Indices, limit: float, most: int) -> Indice
     return np.asarray(kept, np.intp)
 
 
-def match(boxes: Floats, classes: Indices, others: Floats, other_classes: Indices, least: float) -> list[float]:
+def match(boxes: Float64, classes: Indices, others: Float64, other_classes: Indices, least: float) -> list[float]:
     """Find boxes again among others: each takes the free one of its class that overlaps it most, the first box first.
 
     Args:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from int8cal.numerics.loglinear import Histogram
 
 Points = tuple[Float64, Float64]  # values and weights
-Side = tuple[Float64, Float64, Int32, int]  # of zero; see `_tails`
+TailSums = tuple[Float64, Float64, Int32, int]  # of zero; see `_tails`
 
 # Points are linear bins in windows around 0, each a quarter as wide as the one before: a tensor with an outlier may be
 # clipped to a small part of its range, and the rounding error there needs points finer than that range's steps.
@@ -79,7 +79,7 @@ def _error_loop(points: Any, weights: Any, scale: Any, zero_point: Any, qmin: An
     return total
 
 
-def _tails(points: Float64, weights: Float64, sign: float) -> Side:
+def _tails(points: Float64, weights: Float64, sign: float) -> TailSums:
     """Sum up one side of zero from every point to the last; in numpy, since a loop of it takes long to compile.
 
     Returns:
@@ -222,7 +222,7 @@ def _error_twin(points: Float64, weights: Float64, scale: float, zero_point: flo
     return float(np.cumsum(weights * distances * distances)[-1])
 
 
-def _sides_twin(sides: tuple[Side, Side], scales: Float64, codes: tuple[Int64, Int64]) -> Float64:
+def _sides_twin(sides: tuple[TailSums, TailSums], scales: Float64, codes: tuple[Int64, Int64]) -> Float64:
     """Return the errors of both sides under several ranges, (R,); codes: of each side and range, (R,)."""
     total = np.zeros(scales.size)
     for (values, sums, _, _), count in zip(sides, codes, strict=True):
@@ -235,7 +235,7 @@ def _sides_twin(sides: tuple[Side, Side], scales: Float64, codes: tuple[Int64, I
     return total
 
 
-def _clipped_twin(sides: tuple[Side, Side], scales: Float64, codes: tuple[Int64, Int64]) -> Float64:
+def _clipped_twin(sides: tuple[TailSums, TailSums], scales: Float64, codes: tuple[Int64, Int64]) -> Float64:
     """Return the errors of what lies beyond several ranges, on both sides; see `_sides_twin`."""
     total = np.zeros(scales.size)
     for (values, sums, _, _), count in zip(sides, codes, strict=True):
@@ -248,7 +248,7 @@ def _clipped_twin(sides: tuple[Side, Side], scales: Float64, codes: tuple[Int64,
 def _search_twin(
     points: Float64,
     weights: Float64,
-    sides: tuple[Side, Side],
+    sides: tuple[TailSums, TailSums],
     low: float,
     high: float,
     qmin: float,

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
@@ -26,14 +26,13 @@ if TYPE_CHECKING:
     import onnx
 
     from int8cal.graph.plan import Plan
-    from int8cal.numerics import Float64
+    from int8cal.numerics import Array, Float64
     from int8cal.probe.score_points import ScorePoint
 
 # Values that are compared of one run: all points', or each point's fair share. 8 samples of them take 128 MB. A fourth
 # of them, 83,000 values of each of twelve large outputs, put the SQNR of one sample 0.15 dB off at most; but of a
 # detector, whose noise a few values make, a million of 1.4 put it 0.5 dB off, and the model lost 0.2 dB by it.
 MOST_VALUES = 4_000_000
-Values = npt.NDArray[Any]
 
 WITH_ERRORS = 3.0  # how much longer a float inference takes with sites for errors, and small tensors in and out
 
@@ -53,13 +52,13 @@ class ReferenceOutputs:
 
     points: Sequence[ScorePoint]
     sample: object
-    values: tuple[Values, ...]
+    values: tuple[Array, ...]
     shapes: tuple[tuple[int, ...], ...]
     counts: tuple[npt.NDArray[np.bool_] | None, ...]
     power: Float64
 
     @classmethod
-    def of(cls, points: Sequence[ScorePoint], found: Mapping[str, Values], sample: object = None) -> ReferenceOutputs:
+    def of(cls, points: Sequence[ScorePoint], found: Mapping[str, Array], sample: object = None) -> ReferenceOutputs:
         """Take the values of the points' tensors of a run; of several samples only where none has padding."""
         whole = _at(points, found, sample)
         share = fair_share([value.size for value in whole], MOST_VALUES)
@@ -76,7 +75,7 @@ class ReferenceOutputs:
         """Squared values over the points' weights, (points,): what noise is held against."""
         return self.power / weights_of(self.points)
 
-    def noise(self, found: Mapping[str, Values]) -> Float64:
+    def noise(self, found: Mapping[str, Array]) -> Float64:
         """Return squared errors, (points,).
 
         Args:
@@ -123,7 +122,7 @@ def run_seconds(model: onnx.ModelProto, plan: Plan, elements: Mapping[str, float
     Args:
         model: The prepared model.
         plan: Its plan.
-        elements: Values per inference of every planned tensor.
+        elements: Array per inference of every planned tensor.
     """
     return WITH_ERRORS * 1e-6 * inference_us(model, plan, elements, integer=False)
 
@@ -140,13 +139,13 @@ def sample_count(seconds: float, runs: int, run_s: float, most: int) -> int:
     return max(min(int(seconds / max(runs * run_s, 1e-9)), most), 1)
 
 
-def _at(points: Sequence[ScorePoint], found: Mapping[str, Values], sample: object) -> tuple[Values, ...]:
+def _at(points: Sequence[ScorePoint], found: Mapping[str, Array], sample: object) -> tuple[Array, ...]:
     """Return what counts at each point; positions that nobody reads are left out."""
     values = {name: kept(name, found[name], sample) for name in tensors_of(points)}
     return tuple(point.seen(values[point.tensor]) for point in points)
 
 
-def _thinned(values: Values, share: int) -> Values:
+def _thinned(values: Array, share: int) -> Array:
     """Return every so many of values that are more than a share, flat; the step meets every row, column and channel."""
     if values.size <= share:
         return values
@@ -156,7 +155,7 @@ def _thinned(values: Values, share: int) -> Values:
     return values.reshape(-1)[::step]
 
 
-def _square(noisy: Values, exact: Values, counts: npt.NDArray[np.bool_] | None) -> float:
+def _square(noisy: Array, exact: Array, counts: npt.NDArray[np.bool_] | None) -> float:
     """Return the sum of the squared differences where they count, in float64."""
     with np.errstate(over="ignore"):
         if counts is None:

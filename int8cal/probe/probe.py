@@ -9,10 +9,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import groupby
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
-import numpy.typing as npt
 import onnx
 from onnx import helper
 
@@ -35,7 +34,7 @@ if TYPE_CHECKING:
     from int8cal.graph.layers import Layer
     from int8cal.graph.plan import Plan
     from int8cal.graph.signature import Signature
-    from int8cal.numerics import Float32, Float64
+    from int8cal.numerics import Array, Float32, Float64
     from int8cal.numerics.affine import Affine
     from int8cal.probe.injection import ErrorSite
     from int8cal.probe.stages import RunValues
@@ -43,9 +42,8 @@ if TYPE_CHECKING:
 
     # what is rounded together: sites, and the affine of the codes that are read there; None for the range of the values
     # at hand, as DynamicQuantizeLinear takes it
-    Rounding = Mapping[ErrorSite, Affine | None]
+    RoundedSites = Mapping[ErrorSite, Affine | None]
 
-Array = npt.NDArray[Any]
 
 ELSEWHERE_S = 5.0  # estimated, of roundings at a time: fewer take a cluster no less, whose workers start first
 _KEPT_BYTES = 128_000_000  # of runs without errors that are kept for the next roundings of the same samples
@@ -142,7 +140,9 @@ class Probe:
         signal = np.sum([run.reference.power for run in runs], axis=0) / weights_of(self.points)
         return float(relative(np.asarray(noise), signal))
 
-    def rounding_noise(self, samples: Sequence[SampleLike], roundings: Sequence[Rounding]) -> tuple[Float64, Float64]:
+    def rounding_noise(
+        self, samples: Sequence[SampleLike], roundings: Sequence[RoundedSites]
+    ) -> tuple[Float64, Float64]:
         """Run every rounding on every sample.
 
         Args:
@@ -171,7 +171,7 @@ class Probe:
         return errors, signal
 
     def each_rounding(
-        self, samples: Sequence[SampleLike], roundings: Sequence[Rounding], numbers: range
+        self, samples: Sequence[SampleLike], roundings: Sequence[RoundedSites], numbers: range
     ) -> Iterator[tuple[Float64, Float64]]:
         """Run some roundings, numbered sample by sample; see `rounding_noise`.
 
@@ -180,13 +180,13 @@ class Probe:
         """
         signals: dict[int, Float64] = {}  # of each sample that was run
 
-        def with_roundings() -> Iterator[tuple[Run, Rounding]]:
+        def with_roundings() -> Iterator[tuple[Run, RoundedSites]]:
             for row, own in groupby(numbers, lambda number: number // len(roundings)):
                 run = self._run_of(samples[row])
                 signals[row] = run.reference.signal
                 yield from ((run, roundings[number % len(roundings)]) for number in own)
 
-        def noise_of(each: tuple[Run, Rounding]) -> Float64:
+        def noise_of(each: tuple[Run, RoundedSites]) -> Float64:
             run, rounding = each
 
             def error_of(site: ErrorSite) -> Array:
@@ -248,7 +248,7 @@ class RoundingWork:
     signature: Signature
     behind_layers: bool
     samples: tuple[SampleLike, ...]
-    roundings: tuple[Rounding, ...]
+    roundings: tuple[RoundedSites, ...]
 
     def open(self, threads: int) -> Callable[[range], list[tuple[Float64, Float64]]]:
         """Open the model."""

@@ -21,11 +21,10 @@ if TYPE_CHECKING:
 
     from int8cal.graph.plan import Plan
     from int8cal.probe.injection import ErrorSite
+    from int8cal.runtime.batching import Arrays
     from int8cal.runtime.segments import Segment
 
     ErrorOf = Callable[[ErrorSite], npt.NDArray[Any]]
-
-Arrays = dict[str, "npt.NDArray[Any]"]
 
 _PASSING_BYTES = 20_000_000  # of a run without errors, that those with errors begin with
 _HELD_BYTES = 128_000_000  # of all runs, beside that

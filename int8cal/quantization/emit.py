@@ -27,7 +27,7 @@ from int8cal.quantization.norms import adds_before_norms
 from int8cal.quantization.on_codes import on_codes, write_on_codes
 from int8cal.quantization.pools import pools_before_codes, stop_codes
 from int8cal.quantization.prelu import last_of_prelu, write_prelu
-from int8cal.quantization.products import Rows, loses_kernel, reads_codes
+from int8cal.quantization.products import ProductRows, loses_kernel, reads_codes
 from int8cal.quantization.transposes import kept_from_codes
 from int8cal.quantization.wide_groups import groups_in_one, joined
 
@@ -89,7 +89,7 @@ class _Emitter:
         self.picked: dict[tuple[str, int, tuple[int, ...]], str] = {}  # codes, axis and channels -> these channels
         self.joined: dict[tuple[int, tuple[str, ...]], str] = {}  # axis and codes -> these side by side
         self.padded: dict[str, str] = {}  # codes -> these with a channel of zeros
-        self.rows = Rows(self.built, model)
+        self.rows = ProductRows(self.built, model)
         self.repeated: dict[str, tuple[str, str]] = {}  # scales and zero points per channel
         looks_behind = plan.ops.looks_behind
         self.gelus = find_gelus(self.index, plan) if looks_behind else Gelus({}, frozenset(), "")

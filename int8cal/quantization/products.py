@@ -104,7 +104,7 @@ def _absorbs(affine: Affine, bounds: tuple[float, float]) -> bool:
     return bounds[0] == 0.0 and affine.zero_point == affine.dtype.qmin and affine.high <= bounds[1]
 
 
-class Rows:
+class ProductRows:
     """Tensors of more than two dimensions as rows, and products of rows with these dimensions again.
 
     Products whose leading dimensions are the same share the shape that says so: a transformer computes it once.

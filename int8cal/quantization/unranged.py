@@ -22,7 +22,7 @@ from int8cal.graph.index import attribute
 from int8cal.graph.layers import is_plain
 from int8cal.numerics.channels import along
 from int8cal.protos import copied
-from int8cal.quantization.products import Rows
+from int8cal.quantization.products import ProductRows
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -74,7 +74,7 @@ class _Writer:
         self.draft, self.index = draft, draft.index
         self.integers = integers
         self.inputs: dict[str, tuple[str, str, str]] = {}  # tensor -> its codes, scale and zero point
-        self.rows = Rows(self.built, draft.model)
+        self.rows = ProductRows(self.built, draft.model)
         self.taken_in: set[str] = set()  # Adds that are written with their product
         # layers that read the same weights in the same way share what is made of them
         self.written: dict[tuple[str, str, bytes, str], tuple[str, ...]] = {}

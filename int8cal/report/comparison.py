@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from int8cal.report.document import Document
     from int8cal.report.gate_changes import GateChange
 
-    Row = tuple[str, str, str]
+    FactRow = tuple[str, str, str]
 
 
 # Those of the user's metric, shown where a report has one.
@@ -116,7 +116,7 @@ class Comparison:
     to_float: tuple[str, ...] | None
     to_integer: tuple[str, ...] | None
     gates: tuple[GateChange, ...]
-    settings: tuple[Row, ...]
+    settings: tuple[FactRow, ...]
     only_old: tuple[str, ...]
     only_new: tuple[str, ...]
     warnings: tuple[str, ...]
@@ -241,7 +241,7 @@ def _by_content(before: dict[str, str], now: dict[str, str]) -> tuple[dict[str, 
     return left[0], left[1]
 
 
-def _settings(before: dict[str, str], now: dict[str, str]) -> tuple[Row, ...]:
+def _settings(before: dict[str, str], now: dict[str, str]) -> tuple[FactRow, ...]:
     """List what both reports know of and do not agree in."""
     outer = _outer(before) | _outer(now)
     rows = [(name, _known(before, name), _known(now, name)) for name in sorted({**before, **now}) if name not in outer]

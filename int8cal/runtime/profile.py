@@ -15,11 +15,9 @@ from int8cal.runtime.sessions import Session, scratch_folder
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    import numpy.typing as npt
-
     from int8cal.protos import ModelView
+    from int8cal.runtime.batching import Arrays
 
-    Feed = dict[str, npt.NDArray[Any]]
 
 _KERNEL = "_kernel_time"
 _TURNS = 4
@@ -41,7 +39,7 @@ class Profile:
 
 
 def profile_kernels(
-    models: Sequence[onnx.ModelProto | ModelView], feeds: Sequence[Feed], *, threads: int = 0, budget_s: float = 2.0
+    models: Sequence[onnx.ModelProto | ModelView], feeds: Sequence[Arrays], *, threads: int = 0, budget_s: float = 2.0
 ) -> tuple[Profile, ...]:
     """Profile models in turns, so that a machine's drift hits all alike.
 
@@ -103,7 +101,7 @@ def middle_mean(values: Sequence[float]) -> float:
     return statistics.fmean(ordered[cut : len(ordered) - cut])
 
 
-def _turn(session: Session, feed: Feed, seconds: float) -> None:
+def _turn(session: Session, feed: Arrays, seconds: float) -> None:
     stop = time.perf_counter() + seconds
     for run in range(_MAX_RUNS // _TURNS):
         session.run(feed)

@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 # what matters comes as an exception; its log goes past everything that int8cal prints
 ort.set_default_logger_severity(4)
 
-Optimization = Literal["none", "basic", "all"]
+OptimizationLevel = Literal["none", "basic", "all"]
 CPU = "CPUExecutionProvider"
 # After a run the session's threads wait for the next one in a busy loop, some milliseconds long. Where something else
 # runs between two runs, another session or counting, that takes a core from it: on two cores it takes twice as long.
@@ -100,7 +100,7 @@ class Session:
         *,
         threads: int = 0,
         at_once: int = 1,
-        optimization: Optimization = "all",
+        optimization: OptimizationLevel = "all",
         optimized_path: Path | None = None,
         disabled_optimizers: Sequence[str] = (),
         entries: dict[str, str] | None = None,
@@ -272,7 +272,7 @@ def _run_parts(parts: Sequence[_Part], names: Sequence[str], feed: dict[str, npt
 
 
 def _options(
-    threads: int, optimization: Optimization, entries: dict[str, str], profile_prefix: Path | None
+    threads: int, optimization: OptimizationLevel, entries: dict[str, str], profile_prefix: Path | None
 ) -> ort.SessionOptions:
     options = ort.SessionOptions()
     options.intra_op_num_threads = threads

@@ -101,7 +101,7 @@ class Losses:
 
     def __init__(self, monkeypatch, moments, end, stage="samples") -> None:
         self.calls, self.ended = 0, 0
-        assign = schedule.Run._assign
+        assign = schedule.ClusterRun._assign
 
         def assigned(run) -> None:
             before = set(run._running)
@@ -112,7 +112,7 @@ class Losses:
                     end(run._running[ref][0])
                     self.ended += 1
 
-        monkeypatch.setattr(schedule.Run, "_assign", assigned)
+        monkeypatch.setattr(schedule.ClusterRun, "_assign", assigned)
 
 
 def kill(worker) -> None:
@@ -195,7 +195,7 @@ def test_sweeps_come_out_as_by_a_local_run(made, tmp_path, monkeypatch):
 
 @pytest.mark.usefixtures("four_workers")
 def test_a_rounding_that_ends_every_process_is_named(made, tmp_path, monkeypatch):
-    assign = schedule.Run._assign
+    assign = schedule.ClusterRun._assign
 
     def assigned(run) -> None:
         assign(run)
@@ -203,7 +203,7 @@ def test_a_rounding_that_ends_every_process_is_named(made, tmp_path, monkeypatch
             if call.ranges[0][0] <= 1 < call.ranges[0][1]:
                 kill(worker)
 
-    monkeypatch.setattr(schedule.Run, "_assign", assigned)
+    monkeypatch.setattr(schedule.ClusterRun, "_assign", assigned)
     options = {"quantization.budget": 50.0, "evaluation.gates": ["sqnr_db>=90"], "calibration.engine": "ray"}
     outcome = calibrate_job(job(made, tmp_path / "out", **options))
     (failure,) = outcome.report.evaluation.failures
@@ -215,7 +215,7 @@ def test_a_rounding_that_ends_every_process_is_named(made, tmp_path, monkeypatch
 def test_a_sample_that_ends_every_process_is_named(made, tmp_path, monkeypatch):
     """A part that costs workers is cut until one sample is left."""
     monkeypatch.setattr(schedule, "FIRST_SAMPLES", 8)
-    assign = schedule.Run._assign
+    assign = schedule.ClusterRun._assign
 
     def assigned(run) -> None:
         assign(run)
@@ -223,7 +223,7 @@ def test_a_sample_that_ends_every_process_is_named(made, tmp_path, monkeypatch):
             if not call.inputs and call.ranges[0][0] <= 5 < call.ranges[0][1]:
                 kill(worker)
 
-    monkeypatch.setattr(schedule.Run, "_assign", assigned)
+    monkeypatch.setattr(schedule.ClusterRun, "_assign", assigned)
     with pytest.raises(Int8calError, match=r"003\.npy.*: ends the process that runs it, 3 times") as caught:
         calibrate_job(job(made, tmp_path / "out", **{"calibration.engine": "ray"}))
     assert caught.value.exit_code == 4
@@ -294,7 +294,7 @@ def in_small_parts(monkeypatch) -> None:
 def samples_run(monkeypatch) -> dict[str, int]:
     """Count the samples that are given to workers, by the stage."""
     found = dict[str, int]()
-    assign = schedule.Run._assign
+    assign = schedule.ClusterRun._assign
 
     def assigned(run) -> None:
         before = set(run._running)
@@ -303,7 +303,7 @@ def samples_run(monkeypatch) -> dict[str, int]:
             call = run._running[ref][1]
             found[run.name] = found.get(run.name, 0) + (0 if call.inputs else call.samples)
 
-    monkeypatch.setattr(schedule.Run, "_assign", assigned)
+    monkeypatch.setattr(schedule.ClusterRun, "_assign", assigned)
     return found
 
 
@@ -437,7 +437,7 @@ def test_a_worker_that_hangs_does_not_hold_the_run(made, local, tmp_path, monkey
     monkeypatch.setattr(schedule, "LEAST_SLOW_S", 0.5)
     monkeypatch.setattr(schedule, "FIRST_SAMPLES", 4)
     monkeypatch.setattr(engine, "FAN_IN", 2)
-    assign, hung = schedule.Run._assign, []
+    assign, hung = schedule.ClusterRun._assign, []
 
     def assigned(run) -> None:
         assign(run)
@@ -447,7 +447,7 @@ def test_a_worker_that_hangs_does_not_hold_the_run(made, local, tmp_path, monkey
                 hung.append(worker.process)
                 break
 
-    monkeypatch.setattr(schedule.Run, "_assign", assigned)
+    monkeypatch.setattr(schedule.ClusterRun, "_assign", assigned)
     calibrate_job(job(made, tmp_path / "out", **{"calibration.engine": "ray"}))
     assert len(hung) == 1
     assert files(tmp_path / "out") == local

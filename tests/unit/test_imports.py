@@ -1,6 +1,7 @@
 """The stations import one way, and only runtime/ knows the runtime."""
 
 import ast
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -127,6 +128,29 @@ def test_the_architecture_page_shows_the_same_order():
     )
     levels = [tuple(name.strip() for name in level.split(",")) for level in shown.split("→")]
     assert levels == list(STATIONS[:-1])
+
+
+def types_of(text: str) -> set[str]:
+    """The public classes and aliases of types that a module declares; type variables have one letter."""
+    body = ast.parse(text).body
+    body += [each for part in body if isinstance(part, ast.If) for each in part.body]
+    targets = (target for each in body if isinstance(each, ast.Assign) for target in each.targets)
+    names = {each.name for each in body if isinstance(each, ast.ClassDef)}
+    names |= {target.id for target in targets if isinstance(target, ast.Name)}
+    return {name for name in names if re.fullmatch("[A-Z][A-Za-z0-9]*[a-z][A-Za-z0-9]*", name)}
+
+
+def test_the_name_of_a_type_means_one_thing():
+    homes: dict[str, list[str]] = {}
+    for path in MODULES:
+        for name in types_of(path.read_text(encoding="utf-8")):
+            homes.setdefault(name, []).append(str(path.relative_to(PACKAGE)))
+    assert {name: found for name, found in homes.items() if len(found) > 1} == {}
+
+
+def test_types_are_classes_and_aliases_wherever_they_are_declared():
+    text = "class Kept: ...\nclass _Own: ...\nMOST = 3\nif TYPE_CHECKING:\n    Alias = dict[str, int]\n"
+    assert types_of(text) == {"Kept", "Alias"}
 
 
 def test_no_file_is_longer_than_500_lines():

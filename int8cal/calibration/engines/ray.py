@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
 
-from int8cal.calibration.engines.schedule import Call, ClusterWarning, Run, adding, between
+from int8cal.calibration.engines.schedule import Call, ClusterRun, ClusterWarning, adding, between
 from int8cal.data.hub import is_dataset
 from int8cal.data.remote import path_of
 from int8cal.errors import UsageError
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from int8cal.calibration.engines.parts import DataPart, Numbered, Work
-    from int8cal.calibration.engines.schedule import Ranges
+    from int8cal.calibration.engines.schedule import SampleRanges
     from int8cal.data.feeds import Feeds
     from int8cal.job import Job
 
@@ -108,7 +108,7 @@ def connected(address: str | None) -> Iterator[str]:
 
 
 @dataclass(frozen=True)
-class Outcome:
+class CallOutcome:
     """What became of a call; its result, if any, stays in the cluster.
 
     Attributes:
@@ -145,7 +145,7 @@ class _Worker:
         ray = require_ray()
         return ray.util.get_node_ip_address(), os.getpid(), versions(), not file or path_of(file).exists()
 
-    def run(self, part: DataPart | range, work: Sequence[Any]) -> tuple[Outcome, Any]:
+    def run(self, part: DataPart | range, work: Sequence[Any]) -> tuple[CallOutcome, Any]:
         """Do work with a part; where the work is stands in a list: Ray would read it anew for every call."""
         try:
             if self._opened is None or self._opened[0] != work[0]:
@@ -157,16 +157,16 @@ class _Worker:
             return self._outcome(error=error), None
         return self._outcome(samples=len(part), seconds=time.monotonic() - began), result
 
-    def add(self, *results: Any) -> tuple[Outcome, Any]:
+    def add(self, *results: Any) -> tuple[CallOutcome, Any]:
         """Add results."""
         try:
-            return Outcome(), functools.reduce(operator.add, results)
+            return CallOutcome(), functools.reduce(operator.add, results)
         except Exception as error:  # noqa: BLE001 - likewise
-            return Outcome(error=error), None
+            return CallOutcome(error=error), None
 
-    def _outcome(self, **found: Any) -> Outcome:
+    def _outcome(self, **found: Any) -> CallOutcome:
         lines, self._told[:] = tuple(self._told), []
-        return Outcome(**found, warnings=lines)
+        return CallOutcome(**found, warnings=lines)
 
 
 @dataclass
@@ -183,9 +183,9 @@ class Sums(Generic[T]):
     due: Callable[[int], bool]
     keep: Callable[[Sums[T], list[int]], object]
     total: T | None = None
-    ranges: Ranges = ()
+    ranges: SampleRanges = ()
 
-    def add(self, found: T, ranges: Ranges) -> T:
+    def add(self, found: T, ranges: SampleRanges) -> T:
         """Add a result; returns the sum."""
         self.total = found if self.total is None else operator.add(self.total, found)
         self.ranges = (*self.ranges, *ranges)
@@ -234,7 +234,7 @@ class Cluster:
         """How many there are, busy or not."""
         return len(self.idle) + len(self.busy)
 
-    def added(self, work: Work[DataPart, T], feeds: Feeds, name: str, ranges: Ranges | None = None) -> T:
+    def added(self, work: Work[DataPart, T], feeds: Feeds, name: str, ranges: SampleRanges | None = None) -> T:
         """Do work with samples, and add up what it gives.
 
         Args:
@@ -249,7 +249,7 @@ class Cluster:
         return self.added_to(Sums(lambda _: False, lambda *_: None), work, feeds, name, ranges)
 
     def added_to(
-        self, sums: Sums[T], work: Work[DataPart, T], feeds: Feeds, name: str, ranges: Ranges | None = None
+        self, sums: Sums[T], work: Work[DataPart, T], feeds: Feeds, name: str, ranges: SampleRanges | None = None
     ) -> T:
         """Do as `added`, with all samples but those of `sums`, and add what it gives to these.
 
@@ -258,7 +258,7 @@ class Cluster:
         """
         if ranges is None and feeds.files is not None:
             ranges = between(sums.ranges, feeds.files.count)
-        with Run(self, work, feeds, name, ranges) as run:
+        with ClusterRun(self, work, feeds, name, ranges) as run:
             done, wanted = list[Call](), None
             while True:
                 for call in run.ended():
@@ -310,7 +310,7 @@ class Cluster:
             yield from part
 
     def _in_order(self, work: Work[Any, T], source: Feeds | Numbered, name: str) -> Iterator[T]:
-        with Run(self, work, source, name, ahead=True) as run:
+        with ClusterRun(self, work, source, name, ahead=True) as run:
             waiting: dict[int, Call] = {}
             while run.given < run.total:
                 for call in run.ended():

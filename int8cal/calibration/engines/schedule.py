@@ -19,7 +19,7 @@ from int8cal.progress import track
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterable, Iterator, Sequence
 
-    from int8cal.calibration.engines.ray import Cluster, Hired, Outcome
+    from int8cal.calibration.engines.ray import CallOutcome, Cluster, Hired
     from int8cal.data.feeds import Feeds
     from int8cal.data.file_stream import FileStream
 
@@ -30,14 +30,14 @@ SLOW = 3.0  # times as long as expected, and a part is run by a second worker th
 LEAST_SLOW_S = 10.0
 
 
-Ranges = tuple[tuple[int, int], ...]  # (first, last) of samples, last not included
+SampleRanges = tuple[tuple[int, int], ...]  # (first, last) of samples, last not included
 
 
 class ClusterWarning(UserWarning):
     """Something happened to a worker or node; results do not depend on it."""
 
 
-def joined(ranges: Iterable[tuple[int, int]]) -> Ranges:
+def joined(ranges: Iterable[tuple[int, int]]) -> SampleRanges:
     """Return ranges in order, those that touch as one."""
     found = list[tuple[int, int]]()
     for first, last in sorted(ranges):
@@ -47,7 +47,7 @@ def joined(ranges: Iterable[tuple[int, int]]) -> Ranges:
     return tuple(found)
 
 
-def between(ranges: Ranges, count: int) -> Ranges:
+def between(ranges: SampleRanges, count: int) -> SampleRanges:
     """Return what of `count` samples is in none of these ranges."""
     ends = ((0, 0), *joined(ranges), (count, count))
     return tuple((last, first) for (_, last), (first, _) in itertools.pairwise(ends) if last < first)
@@ -67,7 +67,7 @@ class Call:
         result: Where its result is, when it has ended.
     """
 
-    ranges: Ranges
+    ranges: SampleRanges
     inputs: tuple[Call, ...] = ()
     level: int = 0
     losses: int = 0
@@ -108,7 +108,7 @@ def _files_of(feeds: Feeds) -> FileStream:
 
 
 @dataclass(eq=False)
-class Run:
+class ClusterRun:
     """One pass over the samples: which calls wait, run and have ended.
 
     Attributes:
@@ -123,7 +123,7 @@ class Run:
     work: object
     source: Feeds | Numbered
     name: str
-    ranges: Ranges | None = None
+    ranges: SampleRanges | None = None
     ahead: bool = False  # results wait for their turn, so no more than some parts are run before it
     given: int = 0
     decided: list[int] = field(default_factory=list)
@@ -298,7 +298,7 @@ class Run:
         worker, call, result = self._running.pop(ref)
         call.running -= 1
         try:
-            outcome: Outcome = self.cluster.ray.get(ref)
+            outcome: CallOutcome = self.cluster.ray.get(ref)
         except self.cluster.ray.exceptions.RayError as error:
             self._lost(worker, call, error)
             return False

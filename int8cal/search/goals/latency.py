@@ -10,7 +10,7 @@ import json
 import math
 import statistics
 from dataclasses import asdict, dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from pydantic import TypeAdapter
@@ -33,16 +33,14 @@ from int8cal.search.search import left_in_float, weighted_nodes
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 
-    import numpy.typing as npt
     import onnx
 
     from int8cal.calibration.checkpoint import Checkpoint
     from int8cal.evaluation.latency import LayerCost
     from int8cal.graph.prepare import Prepared
-    from int8cal.runtime.batching import SampleLike
+    from int8cal.runtime.batching import Arrays, SampleLike
     from int8cal.search.search import Result
 
-    Feed = dict[str, npt.NDArray[Any]]
     # Measures one model against another, each named by the layers that it leaves in float, and a gain to exceed: gives
     # per round the time of the first / that of the second; empty where one cannot be built. It may stop as soon as
     # `is_hopeless` for this gain.
@@ -184,7 +182,7 @@ class _Bench:
     build: Callable[[frozenset[str]], onnx.ModelProto]
     sample: SampleLike
     threads: int
-    opened: dict[frozenset[str] | None, tuple[Session, Feed]] = field(default_factory=dict)
+    opened: dict[frozenset[str] | None, tuple[Session, Arrays]] = field(default_factory=dict)
 
     def compare(self, before: frozenset[str], after: frozenset[str], gain: float) -> Sequence[float]:
         """Return per round the time of the first model / that of the second; empty where one cannot be built.
@@ -224,14 +222,14 @@ class _Bench:
         rounds = measure_interleaved(sessions, feeds, budget_s=2 * _BUDGET_S, threads=self.threads)
         return list(zip(*rounds, strict=True))
 
-    def _open(self, left: frozenset[str] | None) -> tuple[Session, Feed]:
+    def _open(self, left: frozenset[str] | None) -> tuple[Session, Arrays]:
         if left not in self.opened:
             model = self.fp32 if left is None else self.build(left)
             self.opened[left] = Session(model, threads=self.threads, timed=True), _feed(model, self.sample)
         return self.opened[left]
 
 
-def _feed(model: onnx.ModelProto, sample: SampleLike) -> Feed:
+def _feed(model: onnx.ModelProto, sample: SampleLike) -> Arrays:
     """Return the sample as a model takes it."""
     return make_feed(signature_of(model), list(feeds_for(model, [sample])))
 

@@ -6,10 +6,10 @@ import time
 import pytest
 
 from int8cal.evaluation import other_load
-from int8cal.evaluation.other_load import Run, at_work, cpu_s, thread_times, waited_s, without_load
+from int8cal.evaluation.other_load import TimedRun, at_work, cpu_s, thread_times, waited_s, without_load
 
-QUIET = [Run(0.002, 0.002, 0.002)] * 4
-LOST = [Run(0.006, 0.003, 0.006)] * 4
+QUIET = [TimedRun(0.002, 0.002, 0.002)] * 4
+LOST = [TimedRun(0.006, 0.003, 0.006)] * 4
 
 
 @pytest.mark.parametrize(
@@ -22,7 +22,7 @@ LOST = [Run(0.006, 0.003, 0.006)] * 4
         (LOST, 0.012, 2, (None, 0.0015)),
         ([*LOST, *QUIET[:3]], 0.012, 1, (0.002, 0.002)),
         ([*LOST, *QUIET[:2]], 0.012, 1, (0.002, 0.002)),  # the lower quartile of CPU time
-        ([Run(0.006, math.nan, 0.006)], 0.003, 1, (0.006, 0.006)),
+        ([TimedRun(0.006, math.nan, 0.006)], 0.003, 1, (0.006, 0.006)),
     ],
 )
 def test_disturbed_runs_do_not_count_where_threads_waited(runs, waited, threads, expected):

@@ -11,7 +11,7 @@ from int8cal.graph import treatments
 from int8cal.graph.families import RULES, find_families
 from int8cal.graph.index import Index
 from int8cal.graph.scopes import scopes
-from int8cal.graph.treatments import Planned
+from int8cal.graph.treatments import PlannedModel
 
 IMAGE = "g (float[N,3,8,8] x) => (float[A,B,C] y)"
 MAP = "g (float[N,3,8,8] x) => (float[A,B,C,D] y)"
@@ -210,7 +210,7 @@ TREATED = {
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.name)
 def test_what_is_done_is_read_from_the_plan(bench, rule):
     model = bench.prepared(built(bench, next(text for name, _, text in FOUND if name == rule.name))).model
-    told = rule.treat(families(model)[rule.name].parts, Planned(Index(model), bench.plan(model)))
+    told = rule.treat(families(model)[rule.name].parts, PlannedModel(Index(model), bench.plan(model)))
     assert TREATED[rule.name] in told
 
 
@@ -221,7 +221,9 @@ def test_what_is_done_is_read_from_the_plan(bench, rule):
 def test_what_the_user_leaves_in_float_is_said_to_be_float(bench, name, pattern, word):
     model = bench.prepared(built(bench, next(text for each, _, text in FOUND if each == name))).model
     parts = families(model)[name].parts
-    assert word in families(model)[name].rule.treat(parts, Planned(Index(model), bench.plan(model, exclude=[pattern])))
+    assert word in families(model)[name].rule.treat(
+        parts, PlannedModel(Index(model), bench.plan(model, exclude=[pattern]))
+    )
 
 
 @pytest.mark.parametrize(
@@ -231,7 +233,7 @@ def test_a_table_that_weighs_enough_is_said_to_become_int8(bench, exclude, told)
     text = "g (int64[N,5] x) => (float[A,B,C] y) { e = Gather (G, x) y = MatMul (e, W) }"
     model = bench.prepared(bench.text(text, G=(1500, 16), W=(16, 16))).model
     plan = bench.plan(model, exclude=exclude)
-    assert told in treatments.tables(families(model)["embedding tables"].parts, Planned(Index(model), plan))
+    assert told in treatments.tables(families(model)["embedding tables"].parts, PlannedModel(Index(model), plan))
 
 
 def test_depth_of_a_graph_costs_no_more_than_its_nodes(bench):
