@@ -68,7 +68,8 @@ from int8cal.quantization.table_file import save_table
 from int8cal.report.files import write_reports
 from int8cal.report.plots import tensor_histograms, weights_of
 from int8cal.runtime.machine import resolve
-from int8cal.runtime.sessions import CPU, cpu_count, weights_folder
+from int8cal.runtime.scratch import weights_folder
+from int8cal.runtime.sessions import CPU, cpu_count
 from int8cal.search.goals.budget import BestResult
 
 if TYPE_CHECKING:

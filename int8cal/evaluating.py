@@ -58,7 +58,8 @@ from int8cal.quantization.table import StepResult
 from int8cal.report.files import write_reports
 from int8cal.runtime.batching import run_each
 from int8cal.runtime.machine import resolve
-from int8cal.runtime.sessions import CPU, Session, weights_folder
+from int8cal.runtime.scratch import weights_folder
+from int8cal.runtime.sessions import CPU, Session
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence

@@ -13,7 +13,8 @@ from int8cal.io.paths import require_apart, require_free
 from int8cal.quantization.build import build_model, shared_scale_warnings, unknown_tensor_warnings
 from int8cal.quantization.laid_out import laid_out
 from int8cal.quantization.table_file import load_table
-from int8cal.runtime.sessions import simplify, weights_folder
+from int8cal.runtime.scratch import weights_folder
+from int8cal.runtime.sessions import simplify
 
 if TYPE_CHECKING:
     from pathlib import Path

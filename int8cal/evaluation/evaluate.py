@@ -36,8 +36,9 @@ from int8cal.progress import stage
 from int8cal.protos import metadata_of, weight_bytes, without_weights
 from int8cal.runtime.batching import Runs, batch_size, make_feed, run_each
 from int8cal.runtime.machine import resolve
+from int8cal.runtime.scratch import scratch_folder
 from int8cal.runtime.segments import is_long
-from int8cal.runtime.sessions import CPU, QUIET, SIDE_BY_SIDE, Session, cpu_count, scratch_folder
+from int8cal.runtime.sessions import CPU, QUIET, SIDE_BY_SIDE, Session, cpu_count
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence

@@ -15,7 +15,8 @@ from int8cal.graph.index import Index, attribute
 from int8cal.graph.layers import KERNELS
 from int8cal.graph.ops import ONNXRUNTIME_CPU
 from int8cal.protos import outline
-from int8cal.runtime.sessions import Session, scratch_folder
+from int8cal.runtime.scratch import scratch_folder
+from int8cal.runtime.sessions import Session
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -13,8 +13,9 @@ from int8cal.graph.random_numbers import random_ops
 from int8cal.graph.signature import signature_of
 from int8cal.protos import PackedModel, without_weights, write_split
 from int8cal.runtime.batching import run_each
+from int8cal.runtime.scratch import scratch_folder
 from int8cal.runtime.segments import is_long
-from int8cal.runtime.sessions import QUIET, Session, scratch_folder
+from int8cal.runtime.sessions import QUIET, Session
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence

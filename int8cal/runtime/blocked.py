@@ -22,7 +22,8 @@ from int8cal.graph.index import attribute
 from int8cal.graph.random_numbers import random_ops
 from int8cal.graph.taps import tapped_model
 from int8cal.protos import without_weights
-from int8cal.runtime.sessions import NEVER_RUN, QUIET, Session, scratch_folder, weights_beside
+from int8cal.runtime.scratch import scratch_folder
+from int8cal.runtime.sessions import NEVER_RUN, QUIET, Session, weights_beside
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence

@@ -16,7 +16,8 @@ import numpy as np
 from int8cal.errors import DataError, ModelError, TableError, UsageError
 from int8cal.extras import extra_hint
 from int8cal.numerics.fakequantize import FakeQuantize
-from int8cal.runtime.sessions import cpu_count, first_line, loadable, model_name, scratch_folder
+from int8cal.runtime.scratch import loadable, scratch_folder
+from int8cal.runtime.sessions import cpu_count, first_line, model_name
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import onnx
 
-from int8cal.runtime.sessions import Session, scratch_folder
+from int8cal.runtime.scratch import scratch_folder
+from int8cal.runtime.sessions import Session
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

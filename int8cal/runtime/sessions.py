@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import atexit
 import ctypes
 import io
 import math
 import os
 import re
-import secrets
-import shutil
-import tempfile
-from contextlib import ExitStack, contextmanager, nullcontext, redirect_stdout, suppress
+from contextlib import nullcontext, redirect_stdout, suppress
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -23,18 +19,16 @@ import onnxruntime as ort
 
 from int8cal import stored
 from int8cal.errors import DataError, ModelError, UsageError
-from int8cal.graph.load import load_model, load_weights
+from int8cal.graph.load import load_weights
 from int8cal.graph.random_numbers import place_of, repeated
-from int8cal.io.locks import new_folder, sweep
-from int8cal.io.paths import require_room, temporary_directory
 from int8cal.numerics.bfloat16 import from_bits, to_bits
-from int8cal.protos import MAPPED, ModelView, shell_of, weight_bytes, with_values, write_split
-from int8cal.runtime.memory import give_back, shared
+from int8cal.protos import ModelView, shell_of
+from int8cal.runtime.memory import shared
+from int8cal.runtime.scratch import folder_within, loadable, scratch_folder
 from int8cal.runtime.segments import join, segments_of
-from int8cal.stored import unwritable
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Sequence
 
     import numpy.typing as npt
 
@@ -346,45 +340,6 @@ def _advice(error: Exception, said: str) -> str:
     return "check it with onnx.checker.check_model(full_check=True), or export it again"
 
 
-@contextmanager
-def loadable(model: onnx.ModelProto | ModelView | Path | str) -> Iterator[str | bytes]:
-    """Give what a runtime opens: a file's name, or bytes; a model too large for these becomes a file meanwhile."""
-    with _source(model) as source:
-        if isinstance(source, bytes):
-            yield source
-            return
-        give_back()  # of sessions before
-        yield source
-        give_back()  # weights as they were before the runtime laid them out
-
-
-@contextmanager
-def _source(model: onnx.ModelProto | ModelView | Path | str) -> Iterator[str | bytes]:
-    if isinstance(model, (str, Path)) and str(model).encode("utf-8", "replace").decode() != str(model):
-        model = load_model(Path(model))  # a name that is no UTF-8, which the runtime does not take
-    if isinstance(model, (str, Path)):
-        yield str(model)
-    elif weight_bytes(model.weights if isinstance(model, ModelView) else model) < MAPPED:
-        yield (model.assemble() if isinstance(model, ModelView) else with_values(model)).SerializeToString()
-    elif (place := stored.folder()) is not None:  # beside the weights that are stored, which the runtime maps there
-        path = place / f"{secrets.token_hex(6)}.onnx"
-        data = path.with_suffix(".data")
-        try:
-            try:
-                write_split(model, path, data, data.name)
-            except OSError as error:
-                raise unwritable(place.parent, error) from error
-            yield str(path)
-        finally:
-            with suppress(OSError):  # Windows keeps a mapped file, which goes with the folder
-                path.unlink(missing_ok=True)
-                data.unlink(missing_ok=True)
-    else:
-        with scratch_folder() as folder:
-            write_split(model, folder / "model.onnx", folder / "model.data", "model.data")
-            yield str(folder / "model.onnx")
-
-
 def simplify(model: onnx.ModelProto) -> onnx.ModelProto:
     """Let onnxruntime fold constants, BatchNorm and biases and drop identities, with its optimizer at the basic level.
 
@@ -400,7 +355,7 @@ def simplify(model: onnx.ModelProto) -> onnx.ModelProto:
         OutputError: The temporary directory is full.
     """
     place = stored.folder()
-    with scratch_folder() if place is None else _folder_within(place) as folder:
+    with scratch_folder() if place is None else folder_within(place) as folder:
         path = folder / "simplified.onnx"
         Session(
             model,
@@ -413,71 +368,6 @@ def simplify(model: onnx.ModelProto) -> onnx.ModelProto:
         found = onnx.load(str(path), load_external_data=False)
         load_weights(found, folder)
         return found
-
-
-@contextmanager
-def weights_folder() -> Iterator[None]:
-    """Keep weights of large models in a temporary directory meanwhile, see `int8cal.stored`.
-
-    Raises:
-        OutputError: It cannot be made.
-    """
-    parent = temporary_directory()
-    sweep(parent)
-    with ExitStack() as stack:
-        try:
-            folder = stack.enter_context(new_folder(parent, private=True))
-        except OSError as error:
-            raise unwritable(parent, error) from error
-        stack.callback(_remove, folder)
-        with stored.weights_in(folder):
-            yield
-
-
-def _remove(folder: Path) -> None:
-    shutil.rmtree(folder, ignore_errors=True)
-    if folder.exists():  # the runtime maps weights, and Windows keeps a mapped file
-        atexit.register(shutil.rmtree, folder, ignore_errors=True)
-
-
-@contextmanager
-def _folder_within(place: Path) -> Iterator[Path]:
-    """Make a folder that stays as long as the one around it.
-
-    Raises:
-        OutputError: The disk is full.
-    """
-    try:
-        folder = Path(tempfile.mkdtemp(dir=place))
-        try:
-            yield folder
-        except Exception:
-            require_room(folder)
-            raise
-    except OSError as error:
-        raise unwritable(place.parent, error) from error
-
-
-@contextmanager
-def scratch_folder() -> Iterator[Path]:
-    """Give a temporary directory for files that a session reads or writes.
-
-    Raises:
-        OutputError: It cannot be made, or the disk is full.
-    """
-    parent = temporary_directory()
-    sweep(parent)
-    try:
-        with new_folder(parent, private=True) as folder:
-            try:
-                yield folder
-            except Exception:
-                require_room(folder)
-                raise
-            finally:
-                _remove(folder)
-    except OSError as error:
-        raise unwritable(parent, error) from error
 
 
 def _once(values: Iterable[Any]) -> tuple[str, ...]:

@@ -4,7 +4,7 @@ import pytest
 from onnx import TensorProto, checker, helper
 
 from int8cal.errors import DataError, ModelError, OutputError
-from int8cal.runtime import sessions
+from int8cal.runtime import scratch, sessions
 from int8cal.runtime.sessions import NEVER_RUN, QUIET, Session, cpu_count
 
 
@@ -69,8 +69,8 @@ def test_a_full_disk_is_no_bug(model, monkeypatch):
     def full(*_):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(sessions, "MAPPED", 0)
-    monkeypatch.setattr(sessions, "write_split", full)
+    monkeypatch.setattr(scratch, "MAPPED", 0)
+    monkeypatch.setattr(scratch, "write_split", full)
     with pytest.raises(OutputError, match=r"temporary directory .*: cannot be written \(no space left on device\)"):
         Session(model)
 
