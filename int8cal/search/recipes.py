@@ -1,11 +1,17 @@
-"""Recipes as data: which steps are offered, in their order, and on how many samples; and one recipe run."""
+"""Recipes as data: which steps are offered, in their order, and on how many samples; how the search of one runs."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from int8cal.search.candidate import plain_candidate
+from int8cal.calibration.ranges import without_values
+from int8cal.graph.costs import inference_us
+from int8cal.quantization.corrections.equalization import Equalization
+from int8cal.quantization.corrections.uint8_input import with_raw_pixels
+from int8cal.quantization.table import StepResult, blank_table
+from int8cal.search.candidate import Inputs, plain_candidate
+from int8cal.search.scorer import Holdout, Scorer, split_samples
 from int8cal.search.search import finished, first_state, search
 from int8cal.search.steps import (
     bias,
@@ -21,8 +27,12 @@ from int8cal.search.steps import (
 )
 
 if TYPE_CHECKING:
+    from int8cal.calibration.checkpoint import Checkpoint
+    from int8cal.calibration.engines.local import Collected
+    from int8cal.graph.plan import Plan
+    from int8cal.job import Job, Method
     from int8cal.progress import Clock
-    from int8cal.search.candidate import Inputs
+    from int8cal.search.candidate import Planned
     from int8cal.search.search import Result, Step
 
 
@@ -89,3 +99,57 @@ def run_recipe(inputs: Inputs, clock: Clock) -> Result:
         candidate = plain_candidate(inputs)
     with clock.station("quantize"):
         return finished(search(first_state(inputs, candidate), inputs.recipe.steps, inputs), inputs)
+
+
+def without_equalization(result: Result, inputs: Inputs, clock: Clock) -> Result:
+    """Return what there is without equalization, for layers that latency leaves in float."""
+    return run_recipe(replace(inputs, recipe=PLAIN), clock) if Equalization.of(result.table) else result
+
+
+def plain_steps(inputs: Inputs, clock: Clock) -> tuple[StepResult, ...]:
+    """Score what there would be without the recipe: ranges alone, first the widest."""
+    scorer = inputs.holdout.scorer
+    if scorer is None:
+        return ()
+    methods: dict[Method, None] = dict.fromkeys(("max", inputs.job.calibration.method))
+    scores = []
+    for method in methods:
+        job = replace(inputs.job, calibration=replace(inputs.job.calibration, method=method))
+        scores.append(scorer(run_recipe(replace(inputs, job=job, recipe=PLAIN), clock).model).db)
+    return tuple(
+        StepResult(f"nothing but ranges by {method}", before, score, kept=True)
+        for method, before, score in zip(methods, (None, *scores), scores, strict=False)
+    )
+
+
+def search_inputs(job: Job, planned: Planned, collected: Collected, checkpoint: Checkpoint | None) -> Inputs:
+    """Bring together what a search starts from: the kept samples are split into those to fit and those to score on."""
+    statistics, threads, recipe = collected.statistics, job.calibration.threads, RECIPES[job.quantization.recipe]
+    prepared, plan = planned.prepared, planned.plan
+    run_s = inference_us(prepared.model, plan, statistics.elements, integer=False) * 1e-6
+    validation, fit = split_samples(collected.kept, recipe, run_s)
+    graph = prepared.model, prepared.signature, validation
+    scorer = Scorer(*graph, threads=threads, run_s=run_s, checkpoint=checkpoint, outputs=collected.outputs)
+    holdout = Holdout(prepared.signature, fit, scorer if scorer.able else None, validation)
+    blank = blank_table(job, prepared, statistics)
+    blank, notes = with_raw_pixels(blank, planned.uint8, prepared.model, plan, statistics.tensors)
+    # a range for a tensor of a body is that body's; one for a tensor of no graph is told when ranges are chosen
+    others = {name for each in plan.bodies.values() for name in ranges_of(each.plan, job)}
+    ranges = {name: ends for name, ends in job.quantization.ranges.items() if name not in others}
+    job = replace(job, quantization=replace(job.quantization, ranges=ranges_of(plan, job) | ranges))
+    inputs = Inputs(prepared.model, plan, statistics, job, blank, holdout, recipe, notes)
+    left = without_values(inputs.ranged_plan, statistics.tensors, job.quantization.ranges)
+    if not left:
+        return inputs
+    lines = (
+        f"{node} stays float: {why}; give samples that do, or name it with --weights-only" for node, why in left.items()
+    )
+    settings = blank.settings.with_left("left_without_range", left)
+    blank = replace(blank, settings=settings, warnings=(*blank.warnings, *lines))
+    return replace(inputs, plan=replace(inputs.plan_for(settings), bodies=plan.bodies), blank=blank)
+
+
+def ranges_of(plan: Plan, job: Job) -> dict[str, tuple[float, float]]:
+    """Return the user's ranges that are about tensors of one graph."""
+    known = {each.tensor for each in plan.tensors}
+    return {name: ends for name, ends in job.quantization.ranges.items() if name in known}

@@ -30,7 +30,7 @@ STATIONS = (
     ("evaluation", "identity"),
     ("report", "search"),
     ("audit", "config", "gating", "interop"),
-    ("describe", "evaluating", "quantizing"),
+    ("body_calibration", "describe", "evaluating", "quantizing"),
     ("inputs", "pipeline"),
     ("api", "calibrating"),
     ("batch",),
