@@ -199,7 +199,7 @@ class Pretended:
         costs, outcome = self.costs, engine.CallOutcome()
         if name == "ready":
             seconds = 3.0 + costs.model_bytes * self.cores / self.network  # a process, and the model once per node
-            value: Any = (f"node {actor.node}", 1, engine.versions(), True)
+            value: Any = (f"node {actor.node}", 1, engine.same_versions(), True)
             return self._ref(seconds, value, actor)
         self.calls += 1
         if name == "run":

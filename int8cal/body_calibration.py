@@ -17,7 +17,7 @@ from int8cal.graph.chains import find_chains
 from int8cal.graph.prepare import Prepared
 from int8cal.graph.taps import make_taps
 from int8cal.search.goals.budget import kept_samples
-from int8cal.search.recipes import RECIPES, ranges_of, run_recipe, search_inputs, without_equalization
+from int8cal.search.recipes import RECIPES, ranges_in, run_recipe, search_inputs, without_equalization
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -98,7 +98,7 @@ def count_bodies(
         inside = Prepared(body.model, body.signature, prepared.sha256, path, f"{prepared.where}: body {path!r}")
         taps = make_taps(each.plan, find_chains(body.model, each.plan))
         own = replace(planned, source=body.model, prepared=inside, plan=each.plan, taps=taps, uint8=None, metric=None)
-        quantization = replace(job.quantization, uint8_input=False, ranges=ranges_of(each.plan, job))
+        quantization = replace(job.quantization, uint8_input=False, ranges=ranges_in(each.plan, job))
         inner = replace(job, quantization=quantization)
         jobs[path] = inner, own
         countings[path] = counting_of(inner, own, known, path, keep=keep)

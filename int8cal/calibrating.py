@@ -66,7 +66,7 @@ from int8cal.progress import stage as open_stage
 from int8cal.quantization.corrections.uint8_input import Uint8Input
 from int8cal.quantization.table_file import save_table
 from int8cal.report.files import write_reports
-from int8cal.report.plots import tensor_histograms, weights_of
+from int8cal.report.plots import layer_scales, tensor_histograms
 from int8cal.runtime.machine import resolve
 from int8cal.runtime.scratch import weights_folder
 from int8cal.runtime.sessions import CPU, cpu_count
@@ -481,6 +481,6 @@ def _report(
         steps=calibrated.result.steps if job.quantization.explain else (),
         mixed=calibrated.mixed,
         tensors=table.every_tensor,
-        weights=weights_of(calibrated.result.plan, table),
+        weights=layer_scales(calibrated.result.plan, table),
         findings=findings,
     )

@@ -19,12 +19,12 @@ from int8cal.data.labels import COLUMN, NONE
 from int8cal.data.padding import record
 from int8cal.data.preprocessing import differing, flat, shown
 from int8cal.data.sample import Sample
-from int8cal.data.text import identified
+from int8cal.data.text import with_tokenizer_hash
 from int8cal.data.trimming import NamedArrays, Opened, RunFeed, Trimmer
 from int8cal.errors import DataError, ModelError
 from int8cal.evaluation.data_checks import Findings, few_judged, opened
 from int8cal.evaluation.evaluate import evaluate_pair
-from int8cal.evaluation.feeding import better_fed, fed
+from int8cal.evaluation.feeding import better_fed, feeding_findings
 from int8cal.evaluation.gates import (
     check_gates,
     gates_of,
@@ -173,7 +173,7 @@ def evaluate_models(
         findings, watch = Findings(tell, strict=job.evaluation.strict), SampleWatch("evaluation", signature)
         findings.add((*opened(feeds, signature), *_other_preprocess(data, feeds, stored)))
         if stream is None:  # an iterator in memory may give its samples only once
-            findings.add(fed(reference.model, feeds, threads=threads))
+            findings.add(feeding_findings(reference.model, feeds, threads=threads))
             findings.add(better_fed(reference.model, feeds, classes_of(signature), threads=threads))
         findings.require_none()
     with clock.station("evaluate"):
@@ -414,7 +414,7 @@ def data_settings(data: DataSettings, watch: SampleWatch | None) -> dict[str, ob
     A tokenizer has its hash beside its place.
     """
     if data.preprocess is not None and data.preprocess.text is not None:
-        data = replace(data, preprocess=replace(data.preprocess, text=identified(data.preprocess.text)))
+        data = replace(data, preprocess=replace(data.preprocess, text=with_tokenizer_hash(data.preprocess.text)))
     fits = {"fit": dict(watch.fits)} if watch is not None and watch.fits else {}
     return {key: value for key, value in asdict(data).items() if value is not None} | fits
 

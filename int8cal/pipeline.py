@@ -19,7 +19,7 @@ from int8cal.data.shards import Shard
 from int8cal.errors import DataError, naming
 from int8cal.evaluating import open_samples, trimmer
 from int8cal.evaluation.data_checks import Findings, few_samples, one_sample, unlike_data
-from int8cal.evaluation.feeding import fed
+from int8cal.evaluation.feeding import feeding_findings
 from int8cal.evaluation.recalled import KnownOutputs
 from int8cal.evaluation.user_metric import metric_of
 from int8cal.graph.chains import find_chains
@@ -121,7 +121,7 @@ def fed_wrong(planned: Planned, job: Job) -> tuple[Finding, ...]:
     """Say what some samples tell of how the model is fed."""
     if planned.stream is not None:  # an iterator in memory may give its samples only once
         return ()
-    return fed(planned.prepared.model, planned.feeds, threads=job.calibration.threads)
+    return feeding_findings(planned.prepared.model, planned.feeds, threads=job.calibration.threads)
 
 
 def of_the_pass(samples: int, variation: float | None, watch: SampleWatch, *, judged: bool) -> tuple[Finding, ...]:

@@ -11,7 +11,7 @@ import numpy as np
 import onnx
 from onnx import external_data_helper, helper, numpy_helper
 
-from int8cal.stored import folder, is_stored, place_of, values_of, whole
+from int8cal.stored import file_place, folder, is_stored, values_of, whole
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -154,7 +154,7 @@ def write_split(model: onnx.ModelProto | ModelView, path: Path, data: Path, loca
 
 def _moved(tensor: onnx.TensorProto, stream: BinaryIO, location: str, stay: Path | None) -> onnx.TensorProto:
     if is_stored(tensor):
-        file, offset, length = place_of(tensor)
+        file, offset, length = file_place(tensor)
         if stay is not None and file.is_relative_to(stay):
             return _external(tensor, file.relative_to(stay).as_posix(), offset, length)
         content = np.ascontiguousarray(values_of(tensor)).reshape(-1).view(np.uint8).data

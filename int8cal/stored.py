@@ -113,7 +113,7 @@ def placed(tensor: onnx.TensorProto, path: Path, offset: int, length: int, *, lo
     return result
 
 
-def place_of(tensor: onnx.TensorProto) -> tuple[Path, int, int]:
+def file_place(tensor: onnx.TensorProto) -> tuple[Path, int, int]:
     """Return the file, offset and length in bytes of a stored tensor."""
     entries = _entries(tensor)
     return Path(entries["location"]), int(entries["offset"]), int(entries["length"])
@@ -140,7 +140,7 @@ def values_of(tensor: onnx.TensorProto) -> npt.NDArray[Any]:
         except ValueError as error:  # sizes of which one is 0, and the others beyond any address
             what = f"tensor {tensor.name!r} of shape {[*tensor.dims]} does not fit its {len(tensor.raw_data)} bytes"
             raise ModelError(what, do="export the model again", tensor=tensor.name) from error
-    path, offset, length = place_of(tensor)
+    path, offset, length = file_place(tensor)
     dtype, shape = helper.tensor_dtype_to_np_dtype(tensor.data_type), tuple(tensor.dims)
     if path.suffix == SUFFIX:
         return np.memmap(path, dtype, "r", offset, shape).view(np.ndarray)

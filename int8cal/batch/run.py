@@ -24,7 +24,7 @@ from int8cal.batch.record import (
 )
 from int8cal.batch.summary import figures_of, write_summary
 from int8cal.batch.up_to_date import decide, job_to_run, with_overwrite
-from int8cal.calibration.engines.ray import connected
+from int8cal.calibration.engines.ray import cluster_connection
 from int8cal.config.load import placed_patterns
 from int8cal.errors import DataError, GateError, Int8calError, UsageError, keep_crash
 from int8cal.gating import failure_of, require_complete
@@ -141,7 +141,7 @@ def _one_cluster(jobs: Sequence[Job]) -> Iterator[str | None]:
     if len(asked) != 1:
         yield None
         return
-    with connected(asked.pop()) as address:
+    with cluster_connection(asked.pop()) as address:
         yield address
 
 

@@ -18,7 +18,7 @@ from int8cal.io.atomic import atomic_write
 from int8cal.io.paths import require_apart
 from int8cal.phrases import counted
 from int8cal.report import wording
-from int8cal.report.document import as_json
+from int8cal.report.document import part_as_json
 from int8cal.report.file_lines import COLUMNS, SUMMARY, figure_cells, gates_passed
 from int8cal.report.junit import Case, Suite, gate_case, skipped_gates
 
@@ -215,7 +215,7 @@ def _job(task: Task, result: JobResult) -> dict[str, object]:
         "output": _text(str(result.directory)),
         "differs": {key: _text(text) for key, text in task.differs.items()},
         "metrics": result.metrics,
-        "gates": [as_json(gate) for gate in result.gates],
+        "gates": [part_as_json(gate) for gate in result.gates],
         "findings": [_text(finding) for finding in result.findings],
         "seconds": None if result.seconds is None else round(result.seconds, 3),
     }

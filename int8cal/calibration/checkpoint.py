@@ -21,7 +21,7 @@ import numpy as np
 from int8cal.calibration.collector import Widths
 from int8cal.calibration.engines.local import Counted, KeptSamples
 from int8cal.calibration.engines.ray import Sums
-from int8cal.calibration.engines.schedule import joined
+from int8cal.calibration.engines.schedule import joined_ranges
 from int8cal.calibration.statistics_file import read_statistics, statistics_to_bytes
 from int8cal.errors import DataError, OutputError, StatisticsError
 from int8cal.io.atomic import atomic_path
@@ -193,7 +193,7 @@ class Checkpoint:
             return
         counted = sums.total.counted
         self._statistics, self._packed = (counted.statistics, counted.widths), b""
-        self._ranges, self._decided = joined(sums.ranges), decided
+        self._ranges, self._decided = joined_ranges(sums.ranges), decided
         self.save()
 
     def recall(self, key: str) -> Arrays | None:

@@ -138,7 +138,10 @@ class TensorStatistics:
         fine, coarse = moved(channels.bins, channels.counts, np.asarray(exponents, np.float64))
         whole = np.rint(exponents).astype(np.int64)
         if (whole == exponents).all():
-            total, square = exactsum.scaled(channels.total, whole), exactsum.scaled(channels.square, 2 * whole)
+            total, square = (
+                exactsum.scaled_sums(channels.total, whole),
+                exactsum.scaled_sums(channels.square, 2 * whole),
+            )
         else:
             total, square = exactsum.zeros(len(factor)), exactsum.zeros(len(factor))
             exactsum.add(total, exactsum.value(channels.total) * factor)

@@ -13,7 +13,7 @@ from typing import IO, TYPE_CHECKING, Any
 import numpy as np
 
 from int8cal.calibration.statistics import ChannelStatistics, Statistics, TensorStatistics
-from int8cal.data.padding import record, recorded
+from int8cal.data.padding import paddings_from, record
 from int8cal.data.shards import Shard, told_missing
 from int8cal.errors import StatisticsError
 from int8cal.io.atomic import atomic_write
@@ -214,7 +214,9 @@ def _read(header: Mapping[str, Any], sha256: str, arrays: Mapping[str, Array], p
     samples = header["samples"]
     if type(samples) is not int or samples < 0:
         raise ValueError("samples")
-    return Statistics(sha256, int(header["fingerprint"], 16), samples, tensors, recorded(header.get("padding", {})))
+    return Statistics(
+        sha256, int(header["fingerprint"], 16), samples, tensors, paddings_from(header.get("padding", {}))
+    )
 
 
 def _tensor(name: str, entry: Mapping[str, Any], arrays: Mapping[str, Array]) -> TensorStatistics:

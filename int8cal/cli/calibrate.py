@@ -42,7 +42,7 @@ def command(context: click.Context, junit: JUnitFile, *, model: str | None, conf
 
     Everything may stand in the YAML of --config instead, MODEL too.
     """
-    values, flags = options.settings_of(context)
+    values, flags = options.given_settings(context)
     if model is not None:
         values["model"] = model
     if config is None:

@@ -78,7 +78,7 @@ def command(
     From the YAML of --config come data, preprocessing, labels and gates (its sections evaluation and data), and the
     target. Without --data, its evaluation.data is used, or else its data.
     """
-    values, flags = options.settings_of(context)
+    values, flags = options.given_settings(context)
     if config is None and _DATA not in values:
         raise click.UsageError(_NO_DATA, context)
     with starting(values):

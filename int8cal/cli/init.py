@@ -28,7 +28,7 @@ def command(context: click.Context, *, model: str, output: str | None) -> None:
     """
     from int8cal.io.paths import require_free
 
-    values, _ = options.settings_of(context)
+    values, _ = options.given_settings(context)
     source = Path(model)
     path = Path(output) if output is not None else Path(source.name.removesuffix(".onnx") + ".yaml")
     from int8cal.config.starter import starter_yaml
@@ -61,7 +61,7 @@ def schema(context: click.Context, *, output: str | None) -> None:
     from int8cal.io.atomic import atomic_write
     from int8cal.io.paths import require_free
 
-    values, _ = options.settings_of(context)
+    values, _ = options.given_settings(context)
     require_free(Path(output), overwrite=bool(values.get("output.overwrite", False)))
     atomic_write(Path(output), text)
     tell_written(output)

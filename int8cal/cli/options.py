@@ -121,7 +121,7 @@ def _numbers(text: str) -> list[float]:
     return [_number(part, "0.485,0.456,0.406") for part in text.split(",")]
 
 
-def settings_of(context: click.Context) -> tuple[dict[str, object], dict[str, str]]:
+def given_settings(context: click.Context) -> tuple[dict[str, object], dict[str, str]]:
     """Return key path -> value of the options that were given, and key path -> option name, for messages."""
     flags = {
         parameter.key: max(parameter.opts, key=len)

@@ -93,7 +93,7 @@ def command(
     A job whose gate failed has results: later jobs run, and so does the rest of the batch on a rerun. A job that stops
     without results stops the batch. The exit code is that of the first job that failed.
     """
-    values, flags = options.settings_of(context)
+    values, flags = options.given_settings(context)
     with starting(values):
         from int8cal.batch.jobs import load_tasks, select_tasks
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from int8cal.config.layers import SettingsLayer, layer_of, merge, nest, validate
+from int8cal.config.layers import SettingsLayer, layered, nest, settings_layer, validate
 from int8cal.config.schema import ConfigFile, JobLayer
 from int8cal.errors import ConfigError
 from int8cal.io.paths import exists
@@ -74,7 +74,7 @@ def expand(document: YamlFile, overrides: SettingsLayer) -> tuple[Expanded, ...]
     _require_few(document, max(len(config.jobs or ()), 1) * math.prod(map(len, config.matrix.values())))
     for loc, layer in _entries(document, config, base):
         for values, suffix, matrix_locs in _combinations(document, config, base):
-            merged = merge(merge(layer, values), overrides)
+            merged = layered(layered(layer, values), overrides)
             place = document.place(loc)
             origins = (*matrix_locs, (*loc, "model"), ("defaults", "model"))
             models = [merged.get("model")] if "model" in overrides else _models(document, merged, origins)
@@ -89,12 +89,12 @@ def _chain(document: YamlFile, config: ConfigFile, base: Path, overrides: Settin
         if key not in _CHAIN_KEYS:
             what = "a file with models takes defaults and gates beside them"
             raise document.place((key,), at_key=True).error(what, f"move {key} under defaults, or to a file of its own")
-    defaults = layer_of(config.defaults, base)
+    defaults = settings_layer(config.defaults, base)
     for name, model in config.models.items():
-        layer = layer_of(model, base)
+        layer = settings_layer(model, base)
         inputs = layer.pop("inputs", {})
         loc: Loc = ("models", name)
-        merged = merge(merge(defaults, {"name": name} | layer), overrides)
+        merged = layered(layered(defaults, {"name": name} | layer), overrides)
         if inputs and "data" not in layer:  # the defaults' data are for models that read no other
             merged.pop("data", None)
             if "data" not in layer.get("evaluation", {}):
@@ -115,7 +115,7 @@ def _require_few(document: YamlFile, count: int) -> None:
 def _entries(document: YamlFile, config: ConfigFile, base: Path) -> Iterator[tuple[Loc, SettingsLayer]]:
     held = config.model_fields_set
     if "jobs" not in held and "defaults" not in held:
-        yield (), layer_of(config, base)
+        yield (), settings_layer(config, base)
         return
     for key in document.values:
         if key not in _BATCH_KEYS:
@@ -123,9 +123,9 @@ def _entries(document: YamlFile, config: ConfigFile, base: Path) -> Iterator[tup
             raise document.place((key,), at_key=True).error(what, f"move {key} under defaults")
     if "jobs" not in held:
         raise document.place(("defaults",), at_key=True).error("defaults without jobs", 'add a list "jobs:"')
-    defaults = layer_of(config.defaults, base)
+    defaults = settings_layer(config.defaults, base)
     for index, job in enumerate(config.jobs):
-        yield ("jobs", index), merge(defaults, layer_of(job, base))
+        yield ("jobs", index), layered(defaults, settings_layer(job, base))
 
 
 def _combinations(
@@ -138,12 +138,12 @@ def _combinations(
         for index, value in enumerate(values):
             loc: Loc = ("matrix", path, index)
             section = validate(JobLayer, nest({path: value}), _matrix_place(document, path, loc))
-            column.append((layer_of(section, base), _slug(path, index, value), loc))
+            column.append((settings_layer(section, base), _slug(path, index, value), loc))
         choices.append(column)
     for combination in itertools.product(*choices):
         layer: SettingsLayer = {}
         for part, _, _ in combination:
-            layer = merge(layer, part)
+            layer = layered(layer, part)
         locs = tuple(loc for _, _, loc in combination if loc[1] == "model")
         yield layer, "".join(f"-{slug}" for _, slug, _ in combination if slug), locs
 
@@ -214,9 +214,9 @@ def with_directory(layer: SettingsLayer, name: str) -> SettingsLayer:
     """Fill in `{name}` in output.dir, and give a job that is not named after its model a directory of its own."""
     directory = layer.get("output", {}).get("dir")
     if directory is None and name != Path(layer["model"]).stem:
-        return merge(layer, {"output": {"dir": f"{name}-int8"}})
+        return layered(layer, {"output": {"dir": f"{name}-int8"}})
     if directory is not None and _NAME_PLACEHOLDER in directory:
-        return merge(layer, {"output": {"dir": directory.replace(_NAME_PLACEHOLDER, name)}})
+        return layered(layer, {"output": {"dir": directory.replace(_NAME_PLACEHOLDER, name)}})
     return layer
 
 

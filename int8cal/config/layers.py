@@ -57,13 +57,13 @@ _EXPECTED = {
 }
 
 
-def merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> SettingsLayer:
+def layered(base: Mapping[str, Any], over: Mapping[str, Any]) -> SettingsLayer:
     """Put one layer on top of another; neither is changed."""
     merged = dict(base)
     for key, value in over.items():
         below = merged.get(key)
         both = isinstance(below, dict) and isinstance(value, dict)
-        merged[key] = merge(below, value) if both else value  # type: ignore[arg-type]
+        merged[key] = layered(below, value) if both else value  # type: ignore[arg-type]
     return merged
 
 
@@ -74,11 +74,11 @@ def nest(settings: Mapping[str, object]) -> SettingsLayer:
         part: Any = value
         for key in reversed(path.split(".")):
             part = {key: part}
-        layer = merge(layer, part)
+        layer = layered(layer, part)
     return layer
 
 
-def layer_of(section: Section, base: Path) -> SettingsLayer:
+def settings_layer(section: Section, base: Path) -> SettingsLayer:
     """Take the keys that a checked section really holds, paths made relative to `base`."""
     layer: SettingsLayer = section.model_dump(
         exclude_unset=True, exclude={"defaults", "jobs", "matrix", "models", "gates"}

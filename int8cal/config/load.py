@@ -15,7 +15,7 @@ from pydantic import TypeAdapter
 
 from int8cal.config.chain import ChainModel, read_links, recorded_job
 from int8cal.config.expand import Expanded, expand, names_of, require_distinct_outputs, with_directory
-from int8cal.config.layers import SettingsLayer, layer_of, nest, validate
+from int8cal.config.layers import SettingsLayer, nest, settings_layer, validate
 from int8cal.config.schema import JobLayer
 from int8cal.config.yaml_file import Loc, SettingPlace, YamlFile, key_path, read_yaml
 from int8cal.errors import ConfigError, UsageError
@@ -173,7 +173,7 @@ def _command_line(options: Mapping[str, object], flags: Mapping[str, str]) -> Se
         flag = next((name for name in names if name), None)
         return SettingPlace(flag or f"{_COMMAND_LINE}: {key_path(loc)}", key_path(loc))
 
-    return layer_of(validate(JobLayer, nest(options), place), Path())
+    return settings_layer(validate(JobLayer, nest(options), place), Path())
 
 
 def _jobs(

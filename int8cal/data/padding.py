@@ -102,7 +102,7 @@ def record(paddings: Iterable[Padding]) -> dict[str, dict[str, dict[str, object]
     return found
 
 
-def recorded(masks: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> tuple[Padding, ...]:
+def paddings_from(masks: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> tuple[Padding, ...]:
     """Read what `record` gave.
 
     Raises:

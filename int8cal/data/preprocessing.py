@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from int8cal.data.text import identified, meaning
+from int8cal.data.text import meaning, with_tokenizer_hash
 from int8cal.errors import ConfigError
 from int8cal.io.paths import from_home
 from int8cal.phrases import quoted
@@ -43,7 +43,7 @@ def recorded(preprocess: Preprocess, model: Path) -> dict[str, Any]:
     """
     known = preprocess
     if preprocess.text is not None and preprocess.text.tokenizer:
-        text = identified(preprocess.text)
+        text = with_tokenizer_hash(preprocess.text)
         known = replace(preprocess, text=replace(text, tokenizer=_beside(text.tokenizer, model)))
     return {key: value for key, value in asdict(known).items() if key not in _OTHERS or value}
 

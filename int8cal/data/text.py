@@ -249,7 +249,7 @@ def _digest(file: Path) -> str:
     return _digest_of(file, (stat.st_size, stat.st_mtime_ns))
 
 
-def identified(text: TextPreprocess) -> TextPreprocess:
+def with_tokenizer_hash(text: TextPreprocess) -> TextPreprocess:
     """Return the settings with the hash of the tokenizer's file.
 
     Raises:

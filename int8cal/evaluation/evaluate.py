@@ -14,7 +14,7 @@ from int8cal.errors import DataError, Int8calError, ModelError, OutputError
 from int8cal.evaluation.body_layers import measure_body_layers
 from int8cal.evaluation.data_checks import drift, near_chance, one_answer
 from int8cal.evaluation.fastest import FIRST
-from int8cal.evaluation.fusion import audit_file, with_names
+from int8cal.evaluation.fusion import audit_graph_file, with_names
 from int8cal.evaluation.layerwise import LEAST, measure_layers
 from int8cal.evaluation.metric_run import MetricRun
 from int8cal.evaluation.mismatch import exchanged_outputs, other_weights
@@ -161,7 +161,7 @@ def evaluate_pair(
         del first, second  # the sessions for latency and layers are others, and large models must not be held twice
         if audits and not unwritten:
             with parts.part("fusion"):
-                fusion = audit_file(folder / "graph.onnx", with_names(models[1]))
+                fusion = audit_graph_file(folder / "graph.onnx", with_names(models[1]))
     if not kept:
         raise DataError("there are no samples to evaluate on", do="check the path of --eval-data or --data")
 

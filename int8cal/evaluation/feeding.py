@@ -136,7 +136,7 @@ _VARIANTS = (
 _EXCHANGED = _VARIANTS[3]
 
 
-def fed(model: onnx.ModelProto, feeds: Feeds, *, threads: int = 0) -> tuple[Finding, ...]:
+def feeding_findings(model: onnx.ModelProto, feeds: Feeds, *, threads: int = 0) -> tuple[Finding, ...]:
     """Say that rows are no samples, that images overwhelm the first layer, or vanish in it, or that no token is known.
 
     Args:

@@ -246,7 +246,7 @@ def metric_name(setting: str | None) -> str:
     return re.split(r"[.:]", setting)[-1] if setting else ""
 
 
-def full_name(name: str, metric: str) -> str:
+def figure_name(name: str, metric: str) -> str:
     """Return the name in FIGURES of what a user wrote; a metric's own name alone is its figure of the int8 model."""
     if metric and (name == metric or name.startswith(f"{metric}.")):
         return OWN.get(name.removeprefix(metric), name)

@@ -48,7 +48,7 @@ def audit_fusion(model: onnx.ModelProto | Path, names: onnx.ModelProto | None = 
     with scratch_folder() as folder:
         path = folder / "optimized.onnx"
         Session(model, threads=threads, optimization="all", optimized_path=path)
-        return audit_file(path, model if names is None and isinstance(model, onnx.ModelProto) else names)
+        return audit_graph_file(path, model if names is None and isinstance(model, onnx.ModelProto) else names)
 
 
 def with_names(model: onnx.ModelProto) -> onnx.ModelProto:
@@ -71,7 +71,7 @@ def with_names(model: onnx.ModelProto) -> onnx.ModelProto:
     return result
 
 
-def audit_file(path: Path, original: onnx.ModelProto | None = None) -> Fusion:
+def audit_graph_file(path: Path, original: onnx.ModelProto | None = None) -> Fusion:
     """Audit the graph that a session wrote: see `audit_graph`."""
     return audit_graph(onnx.load(str(path), load_external_data=False), original)
 

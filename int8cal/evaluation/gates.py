@@ -16,8 +16,8 @@ from int8cal.evaluation.figures import (
     OUTPUT,
     OUTPUT_FIGURES,
     OWN,
+    figure_name,
     figure_of,
-    full_name,
     interval_of,
     metric_name,
     output_of,
@@ -161,7 +161,7 @@ def _read(
             gate=text,
         )
     name, comparison, number = match.groups()
-    name = full_name(name, metric or "") if own else name
+    name = figure_name(name, metric or "") if own else name
     could_be = metric is None and re.fullmatch(OF_A_METRIC, name)
     if name not in names and not (outputs and outputs.fullmatch(name)) and not could_be:
         do = _nearest(name, [*names, *(f"{metric}{rest}" for rest in OWN)] if metric else names, example)

@@ -243,7 +243,7 @@ class Rewrite:
     renamed: dict[str, str] = field(default_factory=dict)
 
 
-def joined(rewrites: Iterable[Rewrite]) -> Rewrite:
+def joined_rewrites(rewrites: Iterable[Rewrite]) -> Rewrite:
     """Return several as one; of two that speak of the same node the later one counts."""
     whole = Rewrite({})
     for each in rewrites:
@@ -296,7 +296,7 @@ def apply(model: onnx.ModelProto, index: Index, rewrites: Sequence[Rewrite]) -> 
         index: Of the model as it is.
         rewrites: See `separate`.
     """
-    whole = joined(rewrites)
+    whole = joined_rewrites(rewrites)
     nodes = []
     for node in model.graph.node:
         for each in whole.nodes.get(node.name, (node,)):

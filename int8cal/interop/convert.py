@@ -23,7 +23,7 @@ from int8cal.numerics.fakequantize import fakequantize_of
 from int8cal.phrases import counted
 from int8cal.quantization.derived_tables import unscaled
 from int8cal.quantization.table_file import load_table
-from int8cal.runtime.openvino import Operations, fake_quantized, operations_of
+from int8cal.runtime.openvino import Operations, operations_of, with_fake_quantize
 from int8cal.runtime.sessions import simplify
 
 if TYPE_CHECKING:
@@ -208,7 +208,7 @@ def _model(table: CalibrationTable, prepared: Prepared, plan: Plan, model: str) 
     if table.settings.embeddings:
         losses.append(f"{counted(len(table.settings.embeddings), 'embedding stays', 'embeddings stay')} float")
     tensors = {each.tensor: fakequantize_of(table.tensors[each.tensor].affine) for each in plan.tensors}
-    written = fake_quantized(prepared.model, Operations(tensors, weights), model)
+    written = with_fake_quantize(prepared.model, Operations(tensors, weights), model)
     if written.absent:
         losses.append(
             f"OpenVINO's model does not have {counted(len(written.absent), 'tensor')}: {named(written.absent)}"

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from int8cal.errors import DataError, ModelError
-from int8cal.metrics.outputs import Outputs, named, needs
+from int8cal.metrics.outputs import Outputs, needs, output_named
 from int8cal.metrics.truth import truth_of
+from int8cal.numerics.boxes import overlaps
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -44,7 +45,7 @@ def detections(outputs: Outputs, samples: int) -> list[Float64]:
     Raises:
         ModelError: The outputs are not of the form that `mean_ap` expects.
     """
-    boxes, scores = named(outputs, "box"), named(outputs, "score", "conf")
+    boxes, scores = output_named(outputs, "box"), output_named(outputs, "score", "conf")
     if boxes is not None and scores is not None:
         return [
             _chosen(np.asarray(box, np.float64), np.asarray(score, np.float64))
@@ -123,16 +124,6 @@ def _chosen(boxes: Float64, scores: Float64) -> Float64:
         while len(order) and len(kept) < _MOST:
             best, order = int(order[0]), order[1:]
             kept.append(best)
-            order = order[overlaps(boxes[best], boxes[order]) <= _OVERLAP]
+            order = order[overlaps(boxes[best : best + 1], boxes[order])[0] <= _OVERLAP]
         rows += [[*boxes[index], scores[index, kind], kind] for index in kept]
     return np.array(rows, np.float64).reshape(-1, 6)
-
-
-def overlaps(box: Float64, boxes: Float64) -> Float64:
-    """Intersection over union of one box, (4,), with others, (K, 4), as left, top, right, bottom."""
-    low, high = np.maximum(box[:2], boxes[:, :2]), np.minimum(box[2:], boxes[:, 2:])
-    shared: Float64 = np.clip(high - low, 0.0, None).prod(axis=1)
-    areas = (boxes[:, 2:] - boxes[:, :2]).prod(axis=1) + (box[2:] - box[:2]).prod()
-    union: Float64 = np.maximum(areas - shared, 1e-12)
-    found: Float64 = shared / union
-    return found

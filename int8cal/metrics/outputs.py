@@ -40,7 +40,7 @@ def first_float(outputs: Mapping[str, npt.NDArray[Any]]) -> npt.NDArray[Any]:
     raise ModelError("has no float output for the metric", do="write a metric of your own")
 
 
-def named(outputs: Mapping[str, npt.NDArray[Any]], *words: str) -> npt.NDArray[Any] | None:
+def output_named(outputs: Mapping[str, npt.NDArray[Any]], *words: str) -> npt.NDArray[Any] | None:
     """Return the first output whose name holds one of these words; None where none does."""
     return next((output for name, output in outputs.items() if any(word in name.lower() for word in words)), None)
 

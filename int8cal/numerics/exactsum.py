@@ -95,7 +95,7 @@ def value(limbs: Int64) -> Float64:
     return np.array([total / (1 << -LOWEST) for total in _integers(limbs)], np.float64)
 
 
-def scaled(limbs: Int64, exponents: Int64) -> Int64:
+def scaled_sums(limbs: Int64, exponents: Int64) -> Int64:
     """Multiply each sum by its power of two, exactly.
 
     Args:

@@ -26,7 +26,7 @@ from int8cal.numerics.gram import (
     transposed_reads,
 )
 from int8cal.progress import track
-from int8cal.runtime.batching import batch_size, fed, run_samples
+from int8cal.runtime.batching import batch_size, grouped_feed, run_samples
 from int8cal.runtime.code_products import CodeSums, moments_bytes
 from int8cal.runtime.sessions import SIDE_BY_SIDE, Session, cpu_count
 from int8cal.threads import in_parts
@@ -320,7 +320,7 @@ def _runs(session: Session, model: onnx.ModelProto, samples: Sequence[SampleLike
                 name: value[: len(value) // size * count] if len(value) != count and len(value) % size == 0 else value
                 for name, value in values.items()
             }
-        yield count, fed(group) | values
+        yield count, grouped_feed(group) | values
 
 
 @dataclass(frozen=True)
@@ -365,7 +365,7 @@ def read_rows(
     session = Session(tapped, threads=threads, at_once=SIDE_BY_SIDE)
     found: dict[str, list[Float32]] = {node: [] for node in inputs}
     for group, outputs in run_samples(session, signature, samples):
-        values = fed(group) | outputs
+        values = grouped_feed(group) | outputs
         for node, each in inputs.items():
             wanted = int(np.clip(_VALUES // (each.size * each.groups), _FEWEST, _MOST))
             share = -(-wanted // len(samples))

@@ -122,7 +122,7 @@ def codes_of(values: npt.NDArray[np.floating[Any]], scales: Float64, axis: int) 
     return codes
 
 
-def squared_error(values: npt.NDArray[np.floating[Any]], axis: int) -> tuple[float, float]:
+def coding_error(values: npt.NDArray[np.floating[Any]], axis: int) -> tuple[float, float]:
     """Return the squared error of int8 codes with a scale per position of an axis, and the squared values."""
     error = signal = 0.0
     for _, part, spread in _blocks(values, scales_along(values, axis), axis):

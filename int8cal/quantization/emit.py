@@ -29,7 +29,7 @@ from int8cal.quantization.pools import pools_before_codes, stop_codes
 from int8cal.quantization.prelu import last_of_prelu, write_prelu
 from int8cal.quantization.products import ProductRows, loses_kernel, reads_codes
 from int8cal.quantization.transposes import kept_from_codes
-from int8cal.quantization.wide_groups import groups_in_one, joined
+from int8cal.quantization.wide_groups import groups_in_one, joined_groups
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -400,7 +400,7 @@ class _Emitter:
         codes, count = integers.weight, groups_in_one(self.draft, layer)
         scales = integers.scales.astype(np.float32)
         if count > 1:
-            codes = joined(codes, layer.group, count)
+            codes = joined_groups(codes, layer.group, count)
             without_attribute(node, "group")
             node.attribute.append(helper.make_attribute("group", layer.group // count))
         if self.activations[layer.input].dtype is U16 and layer.op_type == "MatMul":

@@ -41,7 +41,7 @@ def groups_in_one(draft: Draft, layer: Layer) -> int:
     return max((count for count in range(1, most + 1) if layer.group % count == 0), default=1)
 
 
-def joined(weight: npt.NDArray[Any], group: int, count: int) -> npt.NDArray[Any]:
+def joined_groups(weight: npt.NDArray[Any], group: int, count: int) -> npt.NDArray[Any]:
     """Return the weights (outputs, channels, taps...) of a Conv with every `count` of its groups as one."""
     outputs, width, *taps = weight.shape
     place = np.arange(outputs) * group // outputs % count

@@ -9,13 +9,21 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from int8cal.errors import ConfigError
-from int8cal.evaluation.figures import DECISIONS, FIGURES, OUTPUT, OWN, figure_of, full_name, interval_of, value_of
+from int8cal.evaluation.figures import DECISIONS, FIGURES, OUTPUT, OWN, figure_name, figure_of, interval_of, value_of
 from int8cal.evaluation.gates import ParsedGate, hold, nearest, parse_gate
 from int8cal.evaluation.result import Gate
 from int8cal.numerics.intervals import difference_interval
 from int8cal.report import wording
 from int8cal.report.gate_changes import gate_changes
-from int8cal.report.reading import evaluation_data, flat, guessed_in, name_of, timed_elsewhere, timed_on, verdict
+from int8cal.report.reading import (
+    evaluation_data,
+    guessed_in,
+    name_of,
+    setting_rows,
+    timed_elsewhere,
+    timed_on,
+    verdict,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -135,7 +143,7 @@ def compare_documents(old: Document, new: Document) -> Comparison:
     return Comparison(
         old=old,
         new=new,
-        figures=tuple(change_of(name, old, new) for name in _shown(old, new)),
+        figures=tuple(figure_change(name, old, new) for name in _shown(old, new)),
         layers=layers,
         lost=tuple(name for name in names[0] if name not in set(names[1])),
         gained=tuple(name for name in names[1] if name not in set(names[0])),
@@ -176,7 +184,7 @@ def held(name: str, value: float) -> float:
     return min(value, ROUNDING_DB) if name.endswith("_db") else value
 
 
-def change_of(name: str, old: Document, new: Document) -> FigureChange:
+def figure_change(name: str, old: Document, new: Document) -> FigureChange:
     """Compare one figure of two reports."""
     first, second, better_way = value_in(old, name), value_in(new, name), _better(name, old)
     if name in _OWN and metric_of_both(old, new) is None:
@@ -229,8 +237,8 @@ def _newly_float(old: Document, new: Document) -> tuple[str, ...] | None:
 
 
 def _facts(document: Document) -> dict[str, str]:
-    facts = {f"model.{name}": value for name, value in flat(document.model)}
-    return {**facts, **dict(flat(document.settings)), "samples": str(document.samples)}
+    facts = {f"model.{name}": value for name, value in setting_rows(document.model)}
+    return {**facts, **dict(setting_rows(document.settings)), "samples": str(document.samples)}
 
 
 def _by_content(before: dict[str, str], now: dict[str, str]) -> tuple[dict[str, str], dict[str, str]]:
@@ -367,7 +375,7 @@ def parse_limit(text: str, metric: str = "") -> ParsedGate:
         limits |= {f"{metric}{rest}.{change}": None for rest in OWN for change in _CHANGES}
     limit = parse_gate(text, limits.keys(), EXAMPLE, outputs=_OUTPUT_LIMIT, noun="limit")
     figure, dot, change = limit.name.rpartition(".")
-    return replace(limit, name=f"{full_name(figure, metric)}{dot}{change}") if limit.name not in LIMITS else limit
+    return replace(limit, name=f"{figure_name(figure, metric)}{dot}{change}") if limit.name not in LIMITS else limit
 
 
 def judge_limits(limits: Iterable[ParsedGate], found: Comparison) -> tuple[Gate, ...]:

@@ -13,7 +13,7 @@ from int8cal.phrases import counted
 from int8cal.report import wording
 from int8cal.report.comparison import Regression, held, why_unknown
 from int8cal.report.junit import Case, Suite, cases_of_gates
-from int8cal.report.markdown import bullets, code, escape, folded, joined, long_table
+from int8cal.report.markdown import bullets, code, escape, folded_part, joined_parts, long_table
 from int8cal.report.reading import name_of
 from int8cal.report.screen import PIPE
 
@@ -128,7 +128,7 @@ def compare_markdown(judged: JudgedComparison) -> str:
     gates = [[code(each.gate), _passed(each.old), _passed(each.new)] for each in found.gates]
     settings = [[code(cell) for cell in row] for row in _settings(found)]
     lists = [f"{head}: {escape(text)}" for head, text in _lists(found) if text]
-    return joined(
+    return joined_parts(
         [
             MARKER,
             f"## {sign}int8cal: {code(name_of(found.new))}, {outcome(judged)}",
@@ -151,7 +151,7 @@ def compare_markdown(judged: JudgedComparison) -> str:
 
 
 def _part(title: str, heads: list[str], rows: list[list[str]], right: set[int] | None = None) -> str:
-    return folded(title, long_table(heads, rows, right or (), most=_MOST, rest="in the reports"))
+    return folded_part(title, long_table(heads, rows, right or (), most=_MOST, rest="in the reports"))
 
 
 def compare_json(judged: JudgedComparison) -> str:

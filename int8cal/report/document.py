@@ -308,7 +308,7 @@ def _refuse_constant(name: str) -> float:
     raise ValueError(f"{name} is not a JSON number")
 
 
-def as_json(part: object) -> Any:
+def part_as_json(part: object) -> Any:
     """Return a part of a document as report.json has it."""
     return _plain(part, "", {})
 

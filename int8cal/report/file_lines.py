@@ -20,7 +20,7 @@ from int8cal.numerics.loglinear import linear_histogram
 from int8cal.phrases import counted
 from int8cal.report import wording
 from int8cal.report.document import figures_from
-from int8cal.report.reading import flat
+from int8cal.report.reading import setting_rows
 from int8cal.report.terminal import spread_lines
 
 if TYPE_CHECKING:
@@ -95,7 +95,7 @@ def _setting(key: str, value: object) -> list[str]:
     kind = _mapped(key)
     if kind:
         return [f"{key} {counted(len(value), kind)}"]
-    return [f"{name} {text}" for name, text in flat({key: value})]
+    return [f"{name} {text}" for name, text in setting_rows({key: value})]
 
 
 def _mapped(key: str) -> str:
@@ -309,7 +309,7 @@ def batch_file_names(content: Summary | JobRecord) -> list[str]:
     """Name what a glob chooses from: the jobs of a summary, the settings of a job."""
     if isinstance(content, Summary):
         return [job.name for job in content.jobs]
-    return [name for name, _ in flat(content.inputs.settings)] if content.inputs else []
+    return [name for name, _ in setting_rows(content.inputs.settings)] if content.inputs else []
 
 
 def batch_file_lines(path: Path, content: Summary | JobRecord, screen: Screen) -> list[str]:
@@ -358,7 +358,7 @@ def _job(name: str, record: JobRecord, screen: Screen) -> list[str]:
     ]
     rows += [("error", record.error)] if record.error else []
     if inputs is not None:
-        settings = screen.chosen(flat(inputs.settings), lambda item: item[0], lambda _: 0.0)
+        settings = screen.chosen(setting_rows(inputs.settings), lambda item: item[0], lambda _: 0.0)
         rows += [
             ("model", f"{inputs.model} (sha256 {inputs.sha256[:12]})"),
             ("data", _source(inputs.data)),

@@ -17,12 +17,12 @@ from int8cal.report.document import LaidOut
 from int8cal.report.reading import (
     evaluation_data,
     faults,
-    flat,
     gate_value,
     headlines,
     int8_name,
     name_of,
     origin_rows,
+    setting_rows,
     told_gates,
     verdict,
 )
@@ -86,7 +86,7 @@ def report_to_markdown(report: Report, laid_out: LaidOut | None = None) -> str:
     document = (laid_out or LaidOut(report)).document
     told = verdict(document, complete=not report.evaluation.failures)
     text = "; ".join(each.text for each in told)
-    return joined(
+    return joined_parts(
         [
             MARKER,
             f"## {_mark(told)}int8cal: {_models(document)}",
@@ -99,19 +99,19 @@ def report_to_markdown(report: Report, laid_out: LaidOut | None = None) -> str:
             _groups(document),
             _runtimes(document),
             _speeds(document),
-            folded("Decisions on the outputs", _decisions(document)),
-            folded(
+            folded_part("Decisions on the outputs", _decisions(document)),
+            folded_part(
                 counted(len(document.other_warnings), "warning"),
                 bullets([escape(line) for line in document.other_warnings], most=_FLOAT_NODES),
             ),
-            folded(_layers_summary(document), _worst_layers(document)),
-            folded("What models of this kind are prone to", _families(document)),
-            folded("Left in float", _float_nodes(document)),
-            folded("Can saturate on x86 CPUs without VNNI", _unsafe_layers(document)),
-            folded("What each step gave, on the validation samples", _steps(document)),
-            folded("Optimized for latency", _optimized(document)),
-            folded("Mixed precision", _mixed(document)),
-            folded("Settings, data and versions", _settings(document)),
+            folded_part(_layers_summary(document), _worst_layers(document)),
+            folded_part("What models of this kind are prone to", _families(document)),
+            folded_part("Left in float", _float_nodes(document)),
+            folded_part("Can saturate on x86 CPUs without VNNI", _unsafe_layers(document)),
+            folded_part("What each step gave, on the validation samples", _steps(document)),
+            folded_part("Optimized for latency", _optimized(document)),
+            folded_part("Mixed precision", _mixed(document)),
+            folded_part("Settings, data and versions", _settings(document)),
         ]
     )
 
@@ -300,7 +300,7 @@ def _with_table(text: str, table_below: str) -> str:
 
 
 def _settings(document: Document) -> str:
-    rows = [[code(name), code(value)] for name, value in flat(document.settings)]
+    rows = [[code(name), code(value)] for name, value in setting_rows(document.settings)]
     return long_table(["setting", "value"], rows, most=_SETTINGS, room=8_000)
 
 
@@ -384,12 +384,12 @@ def _fitting(rows: Sequence[T], most: int, room: int, size: Callable[[T], int]) 
     return shown, len(rows) - len(shown)
 
 
-def folded(summary: str, body: str) -> str:
+def folded_part(summary: str, body: str) -> str:
     """Fold a part away under its summary, which is text; "" for an empty part."""
     return f"<details><summary>{summary}</summary>\n\n{body}\n\n</details>" if body else ""
 
 
-def joined(parts: Iterable[str], limit: int = LIMIT) -> str:
+def joined_parts(parts: Iterable[str], limit: int = LIMIT) -> str:
     """Put parts under each other; those that would make the whole too long for a comment are left out, and counted."""
     kept: list[str] = []
     used, left = 100, 0  # for the line about what was left out

@@ -68,7 +68,7 @@ def tensor_histograms(
     return tuple(result)
 
 
-def weights_of(plan: Plan, table: CalibrationTable) -> tuple[LayerScales, ...]:
+def layer_scales(plan: Plan, table: CalibrationTable) -> tuple[LayerScales, ...]:
     """Return the scales of every weight that the int8 model was built with: of layers, recurrent nodes, embeddings."""
     found = list(_weights_of(plan, table, ""))
     for path, body in plan.bodies.items():

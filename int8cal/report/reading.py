@@ -88,14 +88,14 @@ def evaluation_data(document: Document) -> list[tuple[str, str]]:
     data = evaluation.get("data") if isinstance(evaluation, dict) else None
     if not isinstance(data, dict):
         return []
-    rows = [(name, value) for name, value in flat(data) if value not in ("none", "no")]
+    rows = [(name, value) for name, value in setting_rows(data) if value not in ("none", "no")]
     return sorted(rows, key=lambda row: row[0] != "path")
 
 
-def versions(document: Document) -> list[tuple[str, str]]:
+def version_rows(document: Document) -> list[tuple[str, str]]:
     """Say which versions of int8cal and its parts made the report; empty if unrecorded."""
     recorded = document.settings.get("versions")
-    return flat(recorded) if isinstance(recorded, dict) else []
+    return setting_rows(recorded) if isinstance(recorded, dict) else []
 
 
 def own_metric(document: Document) -> str:
@@ -125,13 +125,13 @@ def origin_rows(document: Document) -> list[tuple[str, str]]:
     return [(label, text) for label, text in rows if text]
 
 
-def flat(part: Mapping[str, object], prefix: str = "") -> list[tuple[str, str]]:
+def setting_rows(part: Mapping[str, object], prefix: str = "") -> list[tuple[str, str]]:
     """Turn nested settings into rows of dotted name and value."""
     rows: list[tuple[str, str]] = []
     for key, value in part.items():
         name = f"{prefix}{key}"
         if isinstance(value, dict) and value:
-            rows += flat(value, f"{name}.")
+            rows += setting_rows(value, f"{name}.")
         else:
             rows.append((name, _setting(value)))
     return rows

@@ -22,7 +22,7 @@ from int8cal.report.reading import (
     origin_rows,
     told_gates,
     verdict,
-    versions,
+    version_rows,
 )
 from int8cal.report.screen import Screen
 from int8cal.report.tables import (
@@ -40,7 +40,7 @@ from int8cal.report.tables import (
     weight_names,
     why_nothing_clipped,
 )
-from int8cal.report.words import explained
+from int8cal.report.words import words_explained
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -126,7 +126,7 @@ def _origin_rows(document: Document) -> list[_Row]:
     rows = [
         ("Int8 model", int8_name(document)),
         ("Evaluated on", ", ".join(f"{name} {value}" for name, value in data if not name.endswith("_sha256"))),
-        ("Made with", ", ".join(f"{name} {value}" for name, value in versions(document))),
+        ("Made with", ", ".join(f"{name} {value}" for name, value in version_rows(document))),
         *origin_rows(document),
     ]
     return [(label, text) for label, text in rows if text]
@@ -195,7 +195,7 @@ def step_lines(document: Document, screen: Screen = WIDE) -> list[str]:
         "SQNR on the validation samples, beside the model that a step was tried on, which need not be that of the line "
         "above; why a step was dropped: Decisions in the report"
     )
-    words = [("", f"{word}: {means}") for word, means in explained(*(step.step for step in document.steps))]
+    words = [("", f"{word}: {means}") for word, means in words_explained(*(step.step for step in document.steps))]
     told = [(f"{label:{_LABEL}}", text) for label, text in [*rows, ("", said), *words]]
     return screen.aligned(told) if rows else []
 
@@ -281,7 +281,7 @@ def spread_lines(weights: list[tuple[str, str, float, float, float]], screen: Sc
     ]
     words = [
         line
-        for word, means in explained(*(kind for _, kind, *_ in shown))
+        for word, means in words_explained(*(kind for _, kind, *_ in shown))
         for line in screen.wrap(f"  {word}: {means}", 4)
     ]
     return [head, *screen.cut(lines, "weight"), *words]

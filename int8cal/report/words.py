@@ -69,6 +69,6 @@ WORDS = {
 }
 
 
-def explained(*texts: str) -> list[tuple[str, str]]:
+def words_explained(*texts: str) -> list[tuple[str, str]]:
     """Return the words of some texts that need one, each with what it means."""
     return [(word, means) for word, means in WORDS.items() if re.search(rf"\b{word}\b", " ".join(texts))]

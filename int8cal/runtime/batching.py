@@ -103,7 +103,7 @@ def make_feed(signature: Signature, samples: Sequence[SampleLike]) -> Arrays:
     return {name: np.concatenate([sample.feed[name] for sample in padded]) for name in names}
 
 
-def fed(group: Sequence[SampleLike]) -> Arrays:
+def grouped_feed(group: Sequence[SampleLike]) -> Arrays:
     """Return the inputs of a group, without what fills up a batch: one array each, samples along axis 0."""
     if len(group) == 1:
         return dict(group[0].feed)
@@ -273,8 +273,8 @@ class _Buffers:
     def run(self, feed: Arrays, outputs: Sequence[str] | None) -> Arrays:
         if self._whole is None or self._binding is None:
             return self._session.run(feed, outputs)
-        fed = (outputs, tuple((name, value.dtype, value.shape) for name, value in feed.items()))
-        if fed == self._fed:
+        shapes = (outputs, tuple((name, value.dtype, value.shape) for name, value in feed.items()))
+        if shapes == self._fed:
             try:
                 for name, array in feed.items():
                     self._binding.bind_cpu_input(name, array)
@@ -290,5 +290,5 @@ class _Buffers:
             self._binding = self._whole.io_binding()
             for name, array in self._held.items():
                 self._binding.bind_output(name, "cpu", 0, array.dtype, array.shape, array.ctypes.data)
-            self._fed = fed
+            self._fed = shapes
         return values

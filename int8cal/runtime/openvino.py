@@ -212,7 +212,7 @@ class Written:
     absent: tuple[str, ...]
 
 
-def fake_quantized(model: onnx.ModelProto, operations: Operations, where: str) -> Written:
+def with_fake_quantize(model: onnx.ModelProto, operations: Operations, where: str) -> Written:
     """Convert a model and insert operations.
 
     Args:

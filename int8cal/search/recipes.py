@@ -134,9 +134,9 @@ def search_inputs(job: Job, planned: Planned, collected: Collected, checkpoint: 
     blank = blank_table(job, prepared, statistics)
     blank, notes = with_raw_pixels(blank, planned.uint8, prepared.model, plan, statistics.tensors)
     # a range for a tensor of a body is that body's; one for a tensor of no graph is told when ranges are chosen
-    others = {name for each in plan.bodies.values() for name in ranges_of(each.plan, job)}
+    others = {name for each in plan.bodies.values() for name in ranges_in(each.plan, job)}
     ranges = {name: ends for name, ends in job.quantization.ranges.items() if name not in others}
-    job = replace(job, quantization=replace(job.quantization, ranges=ranges_of(plan, job) | ranges))
+    job = replace(job, quantization=replace(job.quantization, ranges=ranges_in(plan, job) | ranges))
     inputs = Inputs(prepared.model, plan, statistics, job, blank, holdout, recipe, notes)
     left = without_values(inputs.ranged_plan, statistics.tensors, job.quantization.ranges)
     if not left:
@@ -149,7 +149,7 @@ def search_inputs(job: Job, planned: Planned, collected: Collected, checkpoint: 
     return replace(inputs, plan=replace(inputs.plan_for(settings), bodies=plan.bodies), blank=blank)
 
 
-def ranges_of(plan: Plan, job: Job) -> dict[str, tuple[float, float]]:
+def ranges_in(plan: Plan, job: Job) -> dict[str, tuple[float, float]]:
     """Return the user's ranges that are about tensors of one graph."""
     known = {each.tensor for each in plan.tensors}
     return {name: ends for name, ends in job.quantization.ranges.items() if name in known}

@@ -186,4 +186,4 @@ def test_scaling_a_sum_of_squares_is_exact(values, exponent):
         exactsum.add(limbs, np.array([value]))
         exactsum.add(scaled, np.array([value * 2.0 ** (2 * exponent)]))
     exponents = np.array([2 * exponent])
-    np.testing.assert_array_equal(exactsum.scaled(limbs, exponents), exactsum.canonical(scaled))
+    np.testing.assert_array_equal(exactsum.scaled_sums(limbs, exponents), exactsum.canonical(scaled))

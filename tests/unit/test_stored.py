@@ -70,7 +70,7 @@ def test_without_a_folder_messages_hold_their_values():
 
 def test_equal_values_are_one_file(folder):
     first, second, third = (constant(name, VALUES + more) for name, more in (("a", 0), ("b", 0), ("c", 1)))
-    assert stored.place_of(first) == stored.place_of(second) != stored.place_of(third)
+    assert stored.file_place(first) == stored.file_place(second) != stored.file_place(third)
     assert len([*folder.iterdir()]) == 2
 
 

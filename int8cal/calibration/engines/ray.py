@@ -62,7 +62,7 @@ def require_ray() -> Any:
     return ray
 
 
-def versions() -> dict[str, str]:
+def same_versions() -> dict[str, str]:
     """Return the versions on which results depend."""
     return {name: importlib.metadata.version(name) for name in _SAME}
 
@@ -79,7 +79,7 @@ def _require_answer(address: str | None) -> None:
 
 
 @contextmanager
-def connected(address: str | None) -> Iterator[str]:
+def cluster_connection(address: str | None) -> Iterator[str]:
     """Be connected to a Ray cluster, by the connection that there is, or by one of its own; gives its address.
 
     Args:
@@ -143,7 +143,7 @@ class _Worker:
     def ready(self, file: str) -> tuple[str, int, dict[str, str], bool]:
         """Return the address of the node, the process, versions, and whether a file is there."""
         ray = require_ray()
-        return ray.util.get_node_ip_address(), os.getpid(), versions(), not file or path_of(file).exists()
+        return ray.util.get_node_ip_address(), os.getpid(), same_versions(), not file or path_of(file).exists()
 
     def run(self, part: DataPart | range, work: Sequence[Any]) -> tuple[CallOutcome, Any]:
         """Do work with a part; where the work is stands in a list: Ray would read it anew for every call."""
@@ -222,7 +222,7 @@ class Cluster:
 
     def __enter__(self) -> Self:
         self._open = ExitStack()
-        self._open.enter_context(connected(self._address))
+        self._open.enter_context(cluster_connection(self._address))
         self._actor = self.ray.remote(_Worker)
         return self
 
@@ -384,7 +384,7 @@ class Cluster:
                 ) from error
             return
         self._never = 0
-        for name, own in versions().items():
+        for name, own in same_versions().items():
             if found[name] != own:
                 raise UsageError(
                     f"node {worker.node} of the Ray cluster has {name} {found[name]}, this machine has {own}",

@@ -37,7 +37,7 @@ class ClusterWarning(UserWarning):
     """Something happened to a worker or node; results do not depend on it."""
 
 
-def joined(ranges: Iterable[tuple[int, int]]) -> SampleRanges:
+def joined_ranges(ranges: Iterable[tuple[int, int]]) -> SampleRanges:
     """Return ranges in order, those that touch as one."""
     found = list[tuple[int, int]]()
     for first, last in sorted(ranges):
@@ -49,7 +49,7 @@ def joined(ranges: Iterable[tuple[int, int]]) -> SampleRanges:
 
 def between(ranges: SampleRanges, count: int) -> SampleRanges:
     """Return what of `count` samples is in none of these ranges."""
-    ends = ((0, 0), *joined(ranges), (count, count))
+    ends = ((0, 0), *joined_ranges(ranges), (count, count))
     return tuple((last, first) for (_, last), (first, _) in itertools.pairwise(ends) if last < first)
 
 

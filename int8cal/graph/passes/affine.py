@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from int8cal.graph.edit import Rewrite, dropped, instead, joined, without_attribute
+from int8cal.graph.edit import Rewrite, dropped, instead, joined_rewrites, without_attribute
 from int8cal.graph.index import attribute
 from int8cal.graph.ops import is_standard, op_of
 from int8cal.graph.passes.steps import Change, added, as_float32, change_of, fits, step_of
@@ -171,8 +171,8 @@ class Absorber:
             if part is None:
                 return None
             rebuilt.input[slot] = name
-            whole = joined((whole, part))
-        return joined((whole, Rewrite({node.name: (rebuilt,)})))
+            whole = joined_rewrites((whole, part))
+        return joined_rewrites((whole, Rewrite({node.name: (rebuilt,)})))
 
     def _through(self, node: onnx.NodeProto, passage: Passage, change: Change, output: str) -> Rewrite | None:
         if (passage.positive and not change.positive) or (change.shifts and not passage.shift):
@@ -227,7 +227,7 @@ class Absorber:
         name = self.names.changed(step.data)
         part = self.absorb(step.data, wanted, name)
         rest = self._replaced(step, "Add", moved, name, output)
-        return None if part is None or rest is None else joined((part, rest))
+        return None if part is None or rest is None else joined_rewrites((part, rest))
 
     def _replaced(self, step: AffineStep, op_type: str, values: Float64, data: str, output: str) -> Rewrite | None:
         made = self.constant(step.output, values)

@@ -139,7 +139,7 @@ def _measured(
     bench = _Bench(fp32, lambda left: rebuilt(why(left)).model, sample, threads)
     inside = sum(cost.loss for cost in costs)
     whole_us = [sum(profile.kernels.values()) for profile in profiles]
-    best = search(costs, layer_links(graphs, plan), bench.compare, whole_us[1] - whole_us[0] - inside)
+    best = search_layers(costs, layer_links(graphs, plan), bench.compare, whole_us[1] - whole_us[0] - inside)
     # chosen as the best of many: measured again, so that luck does not decide; a second time where the machine was
     # busy, or float seems to be faster, but not surely
     for _ in range(2):
@@ -341,7 +341,7 @@ def stretches(losses: Sequence[float], fixed: Sequence[bool], border: float) -> 
     return chosen[::-1]
 
 
-def search(
+def search_layers(
     costs: Sequence[LayerCost], links: Iterable[tuple[str, str]], compare: Compare, rest_us: float = 0.0
 ) -> frozenset[str]:
     """Find the layers without which the int8 model is fastest: greedily, in a few rounds.

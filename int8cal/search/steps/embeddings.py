@@ -10,7 +10,7 @@ import numpy as np
 
 from int8cal.numerics.metrics import sqnr_db
 from int8cal.quantization.build import build_model
-from int8cal.quantization.embeddings import squared_error
+from int8cal.quantization.embeddings import coding_error
 from int8cal.search.islands import MORE_BYTES, bytes_worth_db
 from int8cal.search.search import Settled, scorer_of
 
@@ -105,7 +105,7 @@ def _offer(index: Index, embedding: Embedding) -> _Offer:
     if not np.isfinite(values).all():
         return _Offer(embedding, "rows", 0.0)
     forms: tuple[EmbeddingForm, ...] = ("rows", "columns")
-    errors = {form: squared_error(values, embedding.axis(form)) for form in forms}
+    errors = {form: coding_error(values, embedding.axis(form)) for form in forms}
     form = min(forms, key=lambda each: errors[each][0])
     error, signal = errors[form]
     return _Offer(embedding, form, sqnr_db(signal, error) or 0.0)

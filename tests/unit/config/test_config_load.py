@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from int8cal.config.layers import merge, nest
+from int8cal.config.layers import layered, nest
 from int8cal.config.load import job_from_options, load_jobs, require_available
 from int8cal.errors import ConfigError, UsageError
 from int8cal.job import CalibrationSettings, DataSettings, Job
@@ -160,7 +160,7 @@ def test_a_named_set_says_everything_but_the_layout(name):
 
 def test_merging_keeps_both_layers_unchanged_and_replaces_lists():
     base, over = {"a": {"x": 1, "y": [1, 2]}, "b": 1}, {"a": {"y": [3]}, "c": 2}
-    assert merge(base, over) == {"a": {"x": 1, "y": [3]}, "b": 1, "c": 2}
+    assert layered(base, over) == {"a": {"x": 1, "y": [3]}, "b": 1, "c": 2}
     assert base == {"a": {"x": 1, "y": [1, 2]}, "b": 1}
 
 

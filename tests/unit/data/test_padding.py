@@ -7,7 +7,16 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from int8cal.data.padding import FIXED, Padding, axes_of_positions, kept, record, recorded, tally, with_other_padding
+from int8cal.data.padding import (
+    FIXED,
+    Padding,
+    axes_of_positions,
+    kept,
+    paddings_from,
+    record,
+    tally,
+    with_other_padding,
+)
 from int8cal.data.sample import Sample
 from int8cal.data.trimming import Opened, Trimmer
 from int8cal.errors import ModelError, StatisticsError
@@ -233,7 +242,7 @@ def test_paddings_add_in_any_order():
     start = Padding("m", "start", "kept", "so", 1, 6, 2)
     both = tally((end, start, end))
     assert both == tally((start, end, end)) == (replace(end, samples=2, positions=12, padding=6), start)
-    assert recorded(record(both)) == both
+    assert paddings_from(record(both)) == both
 
 
 def test_padding_that_was_kept_does_not_add_to_padding_that_was_trimmed():

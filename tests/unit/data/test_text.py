@@ -9,7 +9,7 @@ import pytest
 from onnx import TensorProto, helper
 
 from int8cal.errors import ConfigError, DataError
-from int8cal.evaluation.feeding import fed
+from int8cal.evaluation.feeding import feeding_findings
 from int8cal.graph.signature import signature_of
 from int8cal.preprocess import Preprocess, TextPreprocess
 
@@ -93,7 +93,7 @@ def test_texts_without_a_known_token_are_told(place, feeds, lines, told, length)
         )
     )
     (place / "t.txt").write_text(lines)
-    found = fed(model, feeds("t.txt", signature_of(model), preprocess=text()))
+    found = feeding_findings(model, feeds("t.txt", signature_of(model), preprocess=text()))
     said = (
         "every token of 2 texts of t.txt is unknown (id 1); is tokenizer.json this model's tokenizer? Give --tokenizer "
     )

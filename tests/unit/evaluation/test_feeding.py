@@ -7,7 +7,7 @@ from onnx import numpy_helper
 from PIL import Image
 
 from int8cal.data.feeds import open_feeds
-from int8cal.evaluation.feeding import better_fed, fed
+from int8cal.evaluation.feeding import better_fed, feeding_findings
 from int8cal.graph.signature import signature_of
 from int8cal.job import DataSettings
 from int8cal.preprocess import Preprocess
@@ -52,7 +52,9 @@ def feeds(folder, preprocess):
 
 def found(folder, preprocess):
     model, samples = colour_model(), feeds(folder, preprocess)
-    return [each.check for each in (*fed(model, samples, threads=1), *better_fed(model, samples, 3, threads=1))]
+    return [
+        each.check for each in (*feeding_findings(model, samples, threads=1), *better_fed(model, samples, 3, threads=1))
+    ]
 
 
 def test_images_fed_right_are_not_told(photos):
@@ -117,22 +119,22 @@ def test_a_model_that_scales_by_itself_is_not_told(photos):
         "y = Flatten (p) }"
     )
     inner.graph.initializer.extend(model.graph.initializer)
-    assert fed(inner, feeds(photos, None), threads=1) == ()
+    assert feeding_findings(inner, feeds(photos, None), threads=1) == ()
 
 
 def test_normalized_values_do_not_overwhelm_small_biases(photos):
     # of a BatchNormalization whose inputs are centred already: its mean and its shift are next to nothing
     model = colour_model()
     model.graph.initializer[1].CopyFrom(numpy_helper.from_array(np.array([-0.02, 0.0, 0.02], np.float32), "b"))
-    assert fed(model, feeds(photos, NORMALIZED), threads=1) == ()
-    assert [each.check for each in fed(model, feeds(photos, Preprocess()), threads=1)] == ["input-range"]
+    assert feeding_findings(model, feeds(photos, NORMALIZED), threads=1) == ()
+    assert [each.check for each in feeding_findings(model, feeds(photos, Preprocess()), threads=1)] == ["input-range"]
 
 
 def test_a_model_without_biases_that_decides_alike_is_not_told(photos):
     model = colour_model(bias=0.0)
     del model.graph.node[1]  # no tanh: the largest stays the largest
     model.graph.node[1].input[0] = "c"
-    assert fed(model, feeds(photos, None), threads=1) == ()
+    assert feeding_findings(model, feeds(photos, None), threads=1) == ()
 
 
 def test_samples_are_spread_over_the_classes(photos):

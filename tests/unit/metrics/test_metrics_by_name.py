@@ -11,7 +11,7 @@ import pytest
 import int8cal
 from int8cal.errors import DataError, ModelError
 from int8cal.evaluation.user_metric import open_metric
-from int8cal.metrics.boxes import average_precision, detections, mean_ap, overlaps
+from int8cal.metrics.boxes import average_precision, detections, mean_ap
 from int8cal.metrics.embeddings import ndcg, spearman
 from int8cal.metrics.events import auc, f1
 from int8cal.metrics.images import psnr, ssim
@@ -78,7 +78,6 @@ def test_candidates_are_chosen_by_score_and_overlap():
     scores = np.array([[[0, 0.9], [0, 0.8], [0, 0.7], [0, 0.01]]], float)
     (rows,) = detections({"boxes": boxes, "scores": scores}, 1)
     assert rows.tolist() == [[0, 0, 10, 10, 0.9, 1], [30, 30, 40, 40, 0.7, 1]]
-    assert overlaps(boxes[0, 0], boxes[0]).tolist() == [1.0, 0.9, 0.0, 0.0]
 
 
 def test_mean_ap_reads_rows_of_an_image_each(truth):

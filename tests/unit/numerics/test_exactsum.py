@@ -48,7 +48,7 @@ def test_a_value_beyond_the_accumulator_is_not_written_outside_it():
 def test_scaling_moves_a_negative_sum_too():
     limbs = exactsum.zeros(2)
     exactsum.add(limbs, np.array([-3.0, 5.0]))
-    assert exactsum.value(exactsum.scaled(limbs, np.array([-4, 3]))).tolist() == [-3.0 / 16, 40.0]
+    assert exactsum.value(exactsum.scaled_sums(limbs, np.array([-4, 3]))).tolist() == [-3.0 / 16, 40.0]
 
 
 def test_few_sums_are_carried_as_many_are():

@@ -14,7 +14,7 @@ from int8cal.graph.embeddings import LEAST_VALUES
 from int8cal.graph.plan import make_plan
 from int8cal.graph.select import Selection
 from int8cal.quantization.build import build_model, with_weights
-from int8cal.quantization.embeddings import squared_error
+from int8cal.quantization.embeddings import coding_error
 from int8cal.quantization.table import CalibrationTable, TableSettings
 
 WORDS = np.random.default_rng(3).normal(size=(200, 16)).astype(np.float32)
@@ -169,11 +169,11 @@ def test_values_that_are_not_finite_are_refused_by_name(bench):
 def test_the_error_of_a_form_is_that_of_its_codes():
     outlier = WORDS * np.where(np.arange(16) == 5, 30, 1).astype(np.float32)
     for axis in (0, 1):
-        error, signal = squared_error(outlier, axis)
+        error, signal = coding_error(outlier, axis)
         real = outlier.astype(np.float64)
         assert signal == pytest.approx(np.square(real).sum())
         assert error == pytest.approx(np.square(real - rounded(outlier, 1 - axis)).sum(), rel=1e-5)
-    assert squared_error(outlier, 1)[0] < squared_error(outlier, 0)[0]
+    assert coding_error(outlier, 1)[0] < coding_error(outlier, 0)[0]
 
 
 def test_a_table_tied_to_a_product_is_int8_for_both(bench):

@@ -7,7 +7,7 @@ import pytest
 from made_reports import compared, json_of
 
 from int8cal.errors import ConfigError, GateError
-from int8cal.evaluation.figures import full_name, metric_name
+from int8cal.evaluation.figures import figure_name, metric_name
 from int8cal.evaluation.gates import check_gates, parse_gates
 from int8cal.evaluation.result import Metrics, UserMetric
 from int8cal.gating import require_gates
@@ -70,8 +70,8 @@ def test_a_gate_on_another_metric_is_refused(gate, metric, told):
 
 def test_a_metric_is_called_as_its_function():
     assert [metric_name(text) for text in ("a.b:c.d", "a:f", "mean_ap", None)] == ["d", "f", "mean_ap", ""]
-    assert full_name("f1", "f1") == "metric.int8"
-    assert full_name("f1.drop", "") == "f1.drop"
+    assert figure_name("f1", "f1") == "metric.int8"
+    assert figure_name("f1.drop", "") == "f1.drop"
 
 
 def test_every_view_shows_it_first(judged):

@@ -6,7 +6,7 @@ import pytest
 from made_reports import json_of
 
 from int8cal.errors import ConfigError
-from int8cal.report.document import as_json, document_of, report_to_json
+from int8cal.report.document import document_of, part_as_json, report_to_json
 from int8cal.report.files import load_report
 
 
@@ -132,7 +132,7 @@ def with_weights(document):
 
 def test_scales_are_read_where_there_are_some(report, write):
     document = with_weights(json_of(report))
-    assert as_json(load_report(write(document)).weights) == document["weights"]
+    assert part_as_json(load_report(write(document)).weights) == document["weights"]
 
 
 @pytest.mark.parametrize(

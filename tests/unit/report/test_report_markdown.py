@@ -15,7 +15,7 @@ from int8cal.report.markdown import (
     bullets,
     code,
     escape,
-    joined,
+    joined_parts,
     length,
     long_table,
     report_to_markdown,
@@ -176,7 +176,7 @@ def test_however_much_there_is_to_tell_it_fits_into_a_comment(build):
 
 
 def test_parts_that_do_not_fit_are_left_out_and_counted():
-    text = joined(["a" * 50, "b" * 5000, "", "c" * 50], limit=300)
+    text = joined_parts(["a" * 50, "b" * 5000, "", "c" * 50], limit=300)
     assert text == f"{'a' * 50}\n\n{'c' * 50}\n\n1 part left out for length; see report.json.\n"
 
 

@@ -13,7 +13,7 @@ from int8cal.report.markdown import report_to_markdown
 from int8cal.report.screen import Screen
 from int8cal.report.summary import summary_lines
 from int8cal.report.terminal import report_lines, spread_lines, step_lines
-from int8cal.report.words import WORDS, explained
+from int8cal.report.words import WORDS, words_explained
 
 
 def test_the_summary_is_plain_ascii(report, empty_report):
@@ -76,11 +76,11 @@ def test_explained_steps_say_what_their_words_mean(report):
     ],
 )
 def test_every_step_has_words_that_are_explained(step):
-    assert explained(step)
+    assert words_explained(step)
 
 
 def test_words_are_explained_whole_and_where_they_stand():
-    assert "scale" not in dict(explained("channels rescaled"))
+    assert "scale" not in dict(words_explained("channels rescaled"))
     entry = WeightEntry("int8", 0, "paired", (1.0, 2.0))
     assert spread_lines([("conv", f"{entry.dtype} {entry.range}, 2 scales", 1.0, 1.5, 2.0)], Screen(width=200))[-1] == (
         f"  paired: {WORDS['paired']}"

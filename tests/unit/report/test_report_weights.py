@@ -14,7 +14,7 @@ from int8cal.graph.plan import Plan
 from int8cal.quantization.table import CalibrationTable, TableSettings, WeightEntry
 from int8cal.report.document import document_of, report_to_json, scales_of
 from int8cal.report.files import load_report
-from int8cal.report.plots import weights_of
+from int8cal.report.plots import layer_scales
 
 SCALES = (0.5, 0.125, 4.0, 1.0)
 
@@ -33,7 +33,7 @@ def test_every_layer_finds_its_scales_also_where_two_share_a_weight():
     table = CalibrationTable(
         {}, {}, TableSettings(), {}, {"w@a": entry(1.0), "w@b": entry(2.0), "v": entry(3.0), "W": entry(4.0)}
     )
-    found = weights_of(plan_of(*layers), table)
+    found = layer_scales(plan_of(*layers), table)
     assert [(each.node, each.tensor, each.entry.scales) for each in found] == [
         ("a", "a_out", (1.0,)),
         ("b", "b_out", (2.0,)),

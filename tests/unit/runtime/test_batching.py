@@ -6,7 +6,7 @@ import pytest
 
 from int8cal.errors import DataError
 from int8cal.graph.signature import signature_of
-from int8cal.runtime.batching import batch_size, fed, make_feed, run_each, run_samples
+from int8cal.runtime.batching import batch_size, grouped_feed, make_feed, run_each, run_samples
 from int8cal.runtime.sessions import Session
 
 
@@ -138,6 +138,6 @@ def test_no_more_runs_go_on_at_once_than_there_are_threads():
 
 
 def test_what_a_group_was_fed_has_no_rows_that_fill_up_its_batch():
-    np.testing.assert_array_equal(fed(samples(2))["x"], [[0, 0], [1, 1]])
+    np.testing.assert_array_equal(grouped_feed(samples(2))["x"], [[0, 0], [1, 1]])
     scalar = FakeSample({"x": np.float32(3)}, "one")
-    assert fed([scalar]) == {"x": 3}
+    assert grouped_feed([scalar]) == {"x": 3}

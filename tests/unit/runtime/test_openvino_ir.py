@@ -12,7 +12,7 @@ from int8cal.numerics.fakequantize import (
     fakequantize_of,
     fakequantize_of_weights,
 )
-from int8cal.runtime.openvino import Operations, fake_quantized, operations_of
+from int8cal.runtime.openvino import Operations, operations_of, with_fake_quantize
 from int8cal.runtime.sessions import Session
 
 openvino = pytest.importorskip("openvino", reason="the extra openvino: pip install '.[openvino]'")
@@ -62,20 +62,20 @@ def run(written, folder, feed):
 def test_openvino_gives_what_q_and_dq_give(affine, tmp_path):
     rng = np.random.default_rng(1)
     x = rng.uniform(affine.low * 1.1 - 1, affine.high * 1.1, 64).astype(np.float32)
-    written = fake_quantized(identity(), Operations({"x": fakequantize_of(affine)}, {}), "m")
+    written = with_fake_quantize(identity(), Operations({"x": fakequantize_of(affine)}, {}), "m")
     np.testing.assert_allclose(run(written, tmp_path, x), through_q_dq(affine, x), atol=affine.scale * 1e-3)
 
 
 def test_the_symmetric_form_with_256_levels_is_q_and_dq_with_zero_point_128(tmp_path):
     x = np.random.default_rng(2).uniform(-4, 4, 64).astype(np.float32)
-    written = fake_quantized(identity(), Operations({"x": symmetric_u8(3.0)}, {}), "m")
+    written = with_fake_quantize(identity(), Operations({"x": symmetric_u8(3.0)}, {}), "m")
     expected = through_q_dq(Affine(float(np.float32(3 / 127)), 128, U8), x)
     np.testing.assert_allclose(run(written, tmp_path, x), expected, atol=1e-4)
 
 
 def test_another_zero_point_would_be_noticed(tmp_path):
     x = np.random.default_rng(2).uniform(-4, 4, 64).astype(np.float32)
-    written = fake_quantized(identity(), Operations({"x": fakequantize_of(Affine(1.0, 100, U8))}, {}), "m")
+    written = with_fake_quantize(identity(), Operations({"x": fakequantize_of(Affine(1.0, 100, U8))}, {}), "m")
     moved = through_q_dq(Affine(1.0, 101, U8), x + np.float32(0.5))
     assert not np.allclose(run(written, tmp_path, x), moved, atol=1e-3)
 
@@ -97,7 +97,7 @@ def test_a_whole_model_follows_the_int8_model(bench, tmp_path):
         )
         for layer in plan.layers
     }
-    written = fake_quantized(prepared.model, Operations(tensors, weights), "m")
+    written = with_fake_quantize(prepared.model, Operations(tensors, weights), "m")
     assert written.absent == ()
     x = bench.samples(model)[0].feed["x"]
     y = run(written, tmp_path, x)
@@ -109,12 +109,12 @@ def test_a_whole_model_follows_the_int8_model(bench, tmp_path):
 
 def test_the_same_model_gives_the_same_bytes():
     operations = Operations({"x": fakequantize_of(AFFINES[1])}, {})
-    first, second = (fake_quantized(identity(), operations, "m") for _ in range(2))
+    first, second = (with_fake_quantize(identity(), operations, "m") for _ in range(2))
     assert first == second
 
 
 def test_names_that_openvino_does_not_have_are_reported():
-    written = fake_quantized(identity(), Operations({"z": fakequantize_of(AFFINES[0])}, {}), "m")
+    written = with_fake_quantize(identity(), Operations({"z": fakequantize_of(AFFINES[0])}, {}), "m")
     assert written.absent == ("z",)
 
 
@@ -123,13 +123,13 @@ def test_an_operation_that_openvino_lacks_is_an_error_about_the_model():
     model.graph.node[0].op_type, model.graph.node[0].domain = "NoSuchOp", "some.domain"
     model.opset_import.append(helper.make_opsetid("some.domain", 1))
     with pytest.raises(ModelError, match="OpenVINO cannot convert it"):
-        fake_quantized(model, Operations({}, {}), "m.onnx")
+        with_fake_quantize(model, Operations({}, {}), "m.onnx")
 
 
 def test_operations_are_read_back_and_weights_left_out(bench, tmp_path):
     model = bench.prepared(bench.text(NET, W=(4, 3, 3, 3), B=(4,))).model
     tensors = {"x": fakequantize_of(AFFINES[1])}
-    written = fake_quantized(model, Operations(tensors, {"W": (0, [symmetric_u8(1.0)] * 4)}), "m")
+    written = with_fake_quantize(model, Operations(tensors, {"W": (0, [symmetric_u8(1.0)] * 4)}), "m")
     run(written, tmp_path, np.zeros((1, 3, 6, 6), np.float32))
     found, covered = operations_of(tmp_path / "m.xml")
     assert (list(found), covered) == (["x"], ())
@@ -157,7 +157,7 @@ def test_a_file_that_is_no_representation_is_an_error_about_the_table(tmp_path):
 
 def test_a_name_that_is_no_text_is_refused_with_the_file(bench, tmp_path):
     model = bench.prepared(bench.text(NET, W=(4, 3, 3, 3), B=(4,))).model
-    written = fake_quantized(model, Operations({"x": fakequantize_of(AFFINES[1])}, {}), "m")
+    written = with_fake_quantize(model, Operations({"x": fakequantize_of(AFFINES[1])}, {}), "m")
     damaged = written.xml.replace(b'names="x"', b'names="\xff"')
     assert damaged != written.xml
     (tmp_path / "m.xml").write_bytes(damaged)

@@ -5,7 +5,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from int8cal.evaluation.fusion import audit_file
+from int8cal.evaluation.fusion import audit_graph_file
 from int8cal.graph.taps import tapped_model
 from int8cal.protos import view_of
 from int8cal.runtime import segments, sessions
@@ -240,4 +240,6 @@ def test_the_optimized_graph_of_segments_tells_the_same_kernels(short, tmp_path,
     )
     assert sorted(cut) == sorted(whole)
     assert len(cut) > LAYERS
-    assert audit_file(tmp_path / "cut.onnx", model).float_ == audit_file(tmp_path / "whole.onnx", model).float_
+    assert (
+        audit_graph_file(tmp_path / "cut.onnx", model).float_ == audit_graph_file(tmp_path / "whole.onnx", model).float_
+    )

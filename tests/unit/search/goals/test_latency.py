@@ -8,7 +8,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from int8cal.evaluation.latency import LayerCost
-from int8cal.search.goals.latency import is_faster, is_hopeless, is_surely_faster, proposals, reason, search, stretches
+from int8cal.search.goals.latency import (
+    is_faster,
+    is_hopeless,
+    is_surely_faster,
+    proposals,
+    reason,
+    search_layers,
+    stretches,
+)
 
 CHAIN = (("a", "b"), ("b", "c"), ("c", "d"))
 
@@ -143,17 +151,19 @@ def test_fast_layers_give_no_proposal():
 
 def test_the_search_keeps_what_is_faster_as_a_whole_not_what_looks_slow_alone():
     times = {frozenset(): 100.0, frozenset("a"): 110.0, frozenset("ab"): 90.0, frozenset("b"): 99.5}
-    assert search(costs(a=(5, 9), b=(5, 7), c=(9, 3)), CHAIN, timed(times)) == frozenset("ab")
+    assert search_layers(costs(a=(5, 9), b=(5, 7), c=(9, 3)), CHAIN, timed(times)) == frozenset("ab")
 
 
 def test_the_search_goes_on_from_the_best_so_far():
     times = {frozenset(): 100.0, frozenset("a"): 80.0, frozenset("ac"): 70.0, frozenset("c"): 95.0}
-    assert search(costs(a=(5, 9), b=(9, 3), c=(5, 6)), CHAIN, timed(times)) == frozenset("ac")
+    assert search_layers(costs(a=(5, 9), b=(9, 3), c=(5, 6)), CHAIN, timed(times)) == frozenset("ac")
 
 
 def test_nothing_stays_float_where_nothing_is_faster_or_can_be_built():
-    assert search(costs(a=(5, 9), b=(9, 3)), CHAIN, timed({frozenset(): 1.0})) == frozenset()
-    assert search(costs(a=(5, 9), b=(9, 3)), CHAIN, timed({frozenset(): 1.0, frozenset("a"): 1.0})) == frozenset()
+    assert search_layers(costs(a=(5, 9), b=(9, 3)), CHAIN, timed({frozenset(): 1.0})) == frozenset()
+    assert (
+        search_layers(costs(a=(5, 9), b=(9, 3)), CHAIN, timed({frozenset(): 1.0, frozenset("a"): 1.0})) == frozenset()
+    )
 
 
 def test_the_reason_states_both_times():
