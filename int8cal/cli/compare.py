@@ -62,14 +62,7 @@ def command(
     """
     from int8cal.io.atomic import atomic_write
     from int8cal.io.paths import require_apart, require_free
-    from int8cal.report.comparison import (
-        compare_documents,
-        gates_gone,
-        judge_limits,
-        judge_regressions,
-        metric_of_both,
-        parse_limit,
-    )
+    from int8cal.report.comparison import compare_documents, metric_of_both
     from int8cal.report.comparison_views import (
         JudgedComparison,
         compare_json,
@@ -78,6 +71,7 @@ def command(
         compare_suite,
     )
     from int8cal.report.files import load_report
+    from int8cal.report.regressions import gates_gone, judge_limits, judge_regressions, parse_limit
 
     paths = _report(old), _report(new)
     junit.expect(str(paths[1]), limits, paths, overwrite=overwrite)

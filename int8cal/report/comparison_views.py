@@ -11,10 +11,11 @@ from int8cal.evaluation.figures import figure_of
 from int8cal.evaluation.result import ends
 from int8cal.phrases import counted
 from int8cal.report import wording
-from int8cal.report.comparison import Regression, held, why_unknown
+from int8cal.report.comparison import held
 from int8cal.report.junit import Case, Suite, cases_of_gates
 from int8cal.report.markdown import bullets, code, escape, folded_part, joined_parts, long_table
 from int8cal.report.reading import name_of
+from int8cal.report.regressions import Regression, why_unknown
 from int8cal.report.screen import PIPE
 
 if TYPE_CHECKING:

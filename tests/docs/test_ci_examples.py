@@ -119,7 +119,7 @@ def test_the_workflow_has_what_github_asks_for():
 
 def test_every_figure_in_a_gate_of_the_examples_exists():
     from int8cal.evaluation.gates import parse_gate
-    from int8cal.report.comparison import parse_limit
+    from int8cal.report.regressions import parse_limit
 
     texts = [(EXAMPLES / name).read_text(encoding="utf-8") for name in ("github-actions.yml", "gitlab-ci.yml")]
     gates = [gate for text in texts for gate in re.findall(r"--gate '([^']+)'", text)]

@@ -202,9 +202,10 @@ def _made_statistics(_folder: Path) -> list[bytes]:
 
 
 def _read_report(path: Path) -> None:
-    from int8cal.report.comparison import compare_documents, gates_gone, judge_regressions
+    from int8cal.report.comparison import compare_documents
     from int8cal.report.comparison_views import JudgedComparison, compare_json, compare_lines, compare_markdown
     from int8cal.report.files import load_report
+    from int8cal.report.regressions import gates_gone, judge_regressions
     from int8cal.report.terminal import report_lines
 
     document = load_report(path)

@@ -3,7 +3,6 @@ import json
 import pytest
 from made_reports import compared
 
-from int8cal.report.comparison import judge_limits, judge_regressions, parse_limit
 from int8cal.report.comparison_views import (
     JudgedComparison,
     compare_json,
@@ -13,6 +12,7 @@ from int8cal.report.comparison_views import (
     outcome,
 )
 from int8cal.report.markdown import LIMIT, length
+from int8cal.report.regressions import judge_limits, judge_regressions, parse_limit
 
 EVIL = "a|b`<script>alert(1)</script>\x1b[31m@me"
 

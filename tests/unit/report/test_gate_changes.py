@@ -5,7 +5,7 @@ import copy
 import pytest
 from made_reports import compared
 
-from int8cal.report.comparison import gates_gone, judge_limits, judge_regressions, parse_limit
+from int8cal.report.regressions import gates_gone, judge_limits, judge_regressions, parse_limit
 
 MACHINE = {
     "cpu": "Fast CPU",

@@ -2,7 +2,7 @@ import pytest
 from made_reports import compared
 
 from int8cal.errors import ConfigError
-from int8cal.report.comparison import judge_limits, judge_regressions, parse_limit, why_unknown
+from int8cal.report.regressions import judge_limits, judge_regressions, parse_limit, why_unknown
 
 
 def judged(text, old, new):

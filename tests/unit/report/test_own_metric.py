@@ -11,12 +11,12 @@ from int8cal.evaluation.figures import figure_name, metric_name
 from int8cal.evaluation.gates import check_gates, parse_gates
 from int8cal.evaluation.result import Metrics, UserMetric
 from int8cal.gating import require_gates
-from int8cal.report.comparison import judge_limits, judge_regressions, parse_limit
 from int8cal.report.comparison_views import cells
 from int8cal.report.document import document_of
 from int8cal.report.html import report_to_html
 from int8cal.report.junit import suite_of_report
 from int8cal.report.markdown import report_to_markdown
+from int8cal.report.regressions import judge_limits, judge_regressions, parse_limit
 from int8cal.report.summary import summary_lines
 from int8cal.report.terminal import report_lines
 

@@ -9,11 +9,11 @@ from int8cal.evaluation.figures import DECISIONS, figure_of, interval_of, value_
 from int8cal.evaluation.gates import check_gates, parse_gate
 from int8cal.evaluation.group_metrics import DecisionFigure
 from int8cal.evaluation.result import OutputMetrics
-from int8cal.report.comparison import judge_regressions
 from int8cal.report.document import document_from, document_of
 from int8cal.report.html import report_to_html
 from int8cal.report.markdown import report_to_markdown
 from int8cal.report.reading import gate_value
+from int8cal.report.regressions import judge_regressions
 from int8cal.report.summary import summary_lines
 from int8cal.report.tables import decision_rows, decision_sentences
 
