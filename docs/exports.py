@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import onnx
 
-from int8cal.graph.plan import make_plan
+from int8cal.graph.planner import make_plan
 from int8cal.graph.prepare import prepare
 from int8cal.graph.select import Selection
 from int8cal.runtime.sessions import simplify

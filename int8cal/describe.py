@@ -116,7 +116,7 @@ def _model(path: Path, screen: Screen) -> list[str]:
 
 
 def _plan_lines(path: Path, width: int, screen: Screen) -> list[str]:
-    from int8cal.graph.plan import make_plan
+    from int8cal.graph.planner import make_plan
     from int8cal.graph.prepare import plan_bodies, prepare
     from int8cal.graph.select import Selection
     from int8cal.graph.staying import float_nodes

@@ -37,7 +37,8 @@ from int8cal.graph.passes.shapes import constant_shapes
 from int8cal.graph.passes.sizes import fold_sizes
 from int8cal.graph.passes.swish import hard_sigmoids
 from int8cal.graph.passes.tiny import without_tiny_weights
-from int8cal.graph.plan import Plan, PlannedBody, Unquantized, make_plan
+from int8cal.graph.plan import Plan, PlannedBody, Unquantized
+from int8cal.graph.planner import make_plan
 from int8cal.graph.signature import Signature, signature_of
 from int8cal.protos import graphs_within, metadata_of, outline, set_metadata, with_values, without_weights
 

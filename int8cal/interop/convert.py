@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from int8cal.errors import TableError, UsageError
-from int8cal.graph.plan import make_plan
+from int8cal.graph.planner import make_plan
 from int8cal.graph.prepare import prepare
 from int8cal.graph.select import Selection
 from int8cal.interop.foreign import Conversion, Foreign, named, read_bytes, require_unscaled, rescaled_tensors

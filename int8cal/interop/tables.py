@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from int8cal.calibration.ranges import TensorEntry
 from int8cal.errors import TableError
 from int8cal.graph.index import Index
-from int8cal.graph.plan import make_plan
+from int8cal.graph.planner import make_plan
 from int8cal.graph.select import Selection
 from int8cal.interop.foreign import Conversion, Foreign, named, symmetric, symmetric_losses
 from int8cal.phrases import counted

@@ -11,7 +11,7 @@ from int8cal.calibration.ranges import Ranges, choose_ranges
 from int8cal.graph.chains import find_chains
 from int8cal.graph.costs import inference_us, other_nodes_us
 from int8cal.graph.index import Index
-from int8cal.graph.plan import make_plan
+from int8cal.graph.planner import make_plan
 from int8cal.job import QuantizationSettings
 from int8cal.quantization.corrections.channel_copies import ChannelCopies
 from int8cal.quantization.corrections.correction import Rescaled

@@ -408,21 +408,12 @@ def explained(prepared: onnx.ModelProto, result: Result, before: tuple[StepResul
     )
 
 
-def weighted_nodes(plan: Plan) -> dict[str, tuple[str, str]]:
-    """Return all nodes with int8 weights but tables, those of bodies too: full name -> path of the graph, and node."""
-    found: dict[str, tuple[str, str]] = {}
-    for path, each in plan.graphs.items():
-        nodes = (*(layer.node for layer in each.weighted), *(node.node for node in each.recurrent))
-        found |= {full_name(path, node): (path, node) for node in nodes}
-    return found
-
-
 def plan_without(
     prepared: Prepared, whole: Result, left: Mapping[str, str], *, may_be_float: bool = False
 ) -> tuple[Plan, dict[str, dict[str, str]]]:
     """Return the plan with further layers in float, and these by path of their graph and node; see `left_in_float`."""
     inside: dict[str, dict[str, str]] = {}
-    places = weighted_nodes(whole.plan)
+    places = whole.plan.weighted_nodes
     for name, why in left.items():
         path, node = places[name]
         inside.setdefault(path, {})[node] = why

@@ -181,7 +181,7 @@ def _made_tables(_folder: Path) -> list[bytes]:
 def _read_statistics(path: Path) -> None:
     from int8cal.calibration.ranges import choose_ranges
     from int8cal.calibration.statistics_file import load_statistics
-    from int8cal.graph.plan import make_plan
+    from int8cal.graph.planner import make_plan
     from int8cal.graph.select import Selection
     from int8cal.job import CalibrationSettings, QuantizationSettings
     from int8cal.report.file_lines import statistics_lines
@@ -327,7 +327,7 @@ InnerProduct     head                     1 1 c g 0=4 1=1 2=48
 
 
 def _read_param(path: Path) -> None:
-    from int8cal.graph.plan import make_plan
+    from int8cal.graph.planner import make_plan
     from int8cal.graph.select import Selection
     from int8cal.interop.ncnn import layers_of_model, renamed
 

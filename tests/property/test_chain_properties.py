@@ -10,7 +10,7 @@ from onnx import numpy_helper
 from int8cal.calibration.engines.local import collect
 from int8cal.data.sample import Sample
 from int8cal.graph.chains import find_chains
-from int8cal.graph.plan import make_plan
+from int8cal.graph.planner import make_plan
 from int8cal.graph.prepare import prepare
 from int8cal.graph.select import Selection
 from int8cal.graph.taps import make_taps, tapped_model

@@ -17,7 +17,7 @@ from int8cal.errors import TableError
 from int8cal.graph.chains import find_chains
 from int8cal.graph.edit import Names, constant, refill
 from int8cal.graph.index import Index
-from int8cal.graph.plan import make_plan
+from int8cal.graph.planner import make_plan
 from int8cal.numerics.channels import along
 from int8cal.protos import without_weights
 from int8cal.quantization.corrections.correction import NamedValues, Rescaled, read_numbers

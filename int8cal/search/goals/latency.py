@@ -28,7 +28,7 @@ from int8cal.quantization.derived_tables import without_layers
 from int8cal.runtime.batching import make_feed
 from int8cal.runtime.profile import profile_kernels
 from int8cal.runtime.sessions import Session
-from int8cal.search.search import left_in_float, weighted_nodes
+from int8cal.search.search import left_in_float
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
@@ -131,7 +131,7 @@ def _measured(
     profiles = profile_kernels(named, [_feed(model, sample) for model in models], threads=threads)
     costs = layer_costs(plan, (profiles[0], named[0].shell), (profiles[1], named[1].shell))
     reasons = {cost.node: reason(cost) for cost in costs}
-    reasons |= {node: _WHOLE for node in weighted_nodes(plan) if node not in reasons}
+    reasons |= {node: _WHOLE for node in plan.weighted_nodes if node not in reasons}
 
     def why(left: frozenset[str]) -> dict[str, str]:
         return {node: text for node, text in reasons.items() if node in left}

@@ -4,7 +4,7 @@ import pytest
 
 from int8cal.evaluation import latency
 from int8cal.evaluation.latency import layer_costs, layer_links, measure_interleaved, measure_latencies
-from int8cal.graph.plan import make_plan
+from int8cal.graph.planner import make_plan
 from int8cal.graph.select import Selection
 from int8cal.runtime.profile import Profile, profile_kernels
 

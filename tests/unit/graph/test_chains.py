@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from int8cal.graph.chains import find_chains
-from int8cal.graph.plan import make_plan
+from int8cal.graph.planner import make_plan
 from int8cal.graph.select import Selection
 from int8cal.graph.taps import make_taps
 from int8cal.quantization.corrections.equalization import apply_factors

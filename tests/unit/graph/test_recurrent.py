@@ -92,7 +92,7 @@ def test_a_pattern_that_matches_no_node_is_an_error(bench):
 
 def test_a_node_of_another_domain_is_none(bench):
     nodes = [helper.make_node("LSTM", ["x", "W", "R"], ["y"], domain="mine", name="other")]
-    from int8cal.graph.plan import make_plan
+    from int8cal.graph.planner import make_plan
     from int8cal.graph.select import Selection
 
     graph = helper.make_graph(nodes, "g", [], [], [numpy_helper.from_array(np.zeros((1, 4, 1), np.float32), "W")])

@@ -1,7 +1,7 @@
 import numpy as np
 from onnx import helper
 
-from int8cal.graph.plan import make_plan
+from int8cal.graph.planner import make_plan
 from int8cal.graph.select import Selection
 from int8cal.graph.taps import Tap, in_chunks, make_taps, tapped_model
 

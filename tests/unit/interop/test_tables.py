@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from int8cal.errors import TableError
-from int8cal.graph.plan import make_plan
+from int8cal.graph.planner import make_plan
 from int8cal.graph.select import Selection
 from int8cal.interop import Choices
 from int8cal.interop.foreign import Foreign

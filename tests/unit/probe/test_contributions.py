@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from int8cal.graph.plan import make_plan
+from int8cal.graph.planner import make_plan
 from int8cal.graph.select import Selection
 from int8cal.probe import contributions
 from int8cal.probe.contributions import Contributions, measure_contributions

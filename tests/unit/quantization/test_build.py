@@ -5,7 +5,7 @@ import pytest
 from onnx import numpy_helper
 
 from int8cal.errors import NonFiniteError, TableError
-from int8cal.graph.plan import make_plan
+from int8cal.graph.planner import make_plan
 from int8cal.graph.select import Selection
 from int8cal.quantization import layers as layers_module
 from int8cal.quantization.build import build_model, with_weights

@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import onnx
 
-from int8cal.graph.plan import make_plan
+from int8cal.graph.planner import make_plan
 from int8cal.graph.select import Selection
 from int8cal.quantization.build import build_model, with_weights
 from int8cal.quantization.corrections.equalization import Equalization, rescaling_plan

@@ -11,7 +11,7 @@ from onnx import numpy_helper
 from int8cal.errors import NonFiniteError, TableError
 from int8cal.evaluation.fusion import audit_fusion
 from int8cal.graph.embeddings import LEAST_VALUES
-from int8cal.graph.plan import make_plan
+from int8cal.graph.planner import make_plan
 from int8cal.graph.select import Selection
 from int8cal.quantization.build import build_model, with_weights
 from int8cal.quantization.embeddings import coding_error

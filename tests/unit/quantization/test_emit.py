@@ -8,7 +8,7 @@ import pytest
 from onnx import helper, numpy_helper
 
 from int8cal.graph.index import outer_references
-from int8cal.graph.plan import make_plan
+from int8cal.graph.planner import make_plan
 from int8cal.graph.select import Selection
 from int8cal.quantization.build import build_model
 

@@ -8,7 +8,7 @@ import pytest
 
 from int8cal.evaluation.fusion import audit_fusion
 from int8cal.graph.ops import ONNXRUNTIME_CPU
-from int8cal.graph.plan import make_plan
+from int8cal.graph.planner import make_plan
 from int8cal.graph.select import Selection
 from int8cal.quantization.build import build_model
 

@@ -5,7 +5,7 @@ import pytest
 
 import int8cal
 from int8cal.errors import NonFiniteError, StatisticsError
-from int8cal.graph.plan import make_plan
+from int8cal.graph.planner import make_plan
 from int8cal.graph.select import Selection
 from int8cal.runtime.machine import exact_products
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from affine_codes import quantize
 
-from int8cal.graph.plan import make_plan
+from int8cal.graph.planner import make_plan
 from int8cal.graph.select import Selection
 from int8cal.graph.taps import tapped_model
 from int8cal.quantization.build import build_model

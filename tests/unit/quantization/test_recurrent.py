@@ -12,7 +12,7 @@ from recurrent_cells import Cell, dynamic_products, float_products, run_cell
 from int8cal.errors import ModelError, NonFiniteError, TableError
 from int8cal.evaluation.fusion import audit_fusion
 from int8cal.graph.load import require_float
-from int8cal.graph.plan import make_plan
+from int8cal.graph.planner import make_plan
 from int8cal.graph.select import Selection
 from int8cal.quantization.build import build_model, with_weights
 from int8cal.quantization.recurrent import quantize_recurrent

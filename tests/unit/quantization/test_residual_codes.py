@@ -12,7 +12,7 @@ from int8cal.errors import TableError
 from int8cal.evaluation.fusion import audit_fusion
 from int8cal.evaluation.layerwise import find_layers
 from int8cal.graph.index import Index
-from int8cal.graph.plan import make_plan
+from int8cal.graph.planner import make_plan
 from int8cal.graph.select import Selection
 from int8cal.numerics.affine import S7, S8, U8, Affine
 from int8cal.numerics.pairs import Rows, link, unsafe_pairs

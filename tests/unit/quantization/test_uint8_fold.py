@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from int8cal.errors import TableError
-from int8cal.graph.plan import make_plan
+from int8cal.graph.planner import make_plan
 from int8cal.graph.select import Selection
 from int8cal.job import QuantizationSettings
 from int8cal.numerics.affine import U8, Affine

@@ -12,7 +12,7 @@ from int8cal.data.pixels import UINT8_INPUT_KEY, Pixels
 from int8cal.data.sample import Sample
 from int8cal.errors import ConfigError, DataError, ModelError, TableError, UsageError
 from int8cal.evaluation.layerwise import measure_layers
-from int8cal.graph.plan import make_plan
+from int8cal.graph.planner import make_plan
 from int8cal.graph.select import Selection
 from int8cal.job import CalibrationSettings, DataSettings, Job, QuantizationSettings
 from int8cal.preprocess import Preprocess

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from int8cal.graph.plan import make_plan
+from int8cal.graph.planner import make_plan
 from int8cal.graph.select import Selection
 
 HEADS = 'g (float[N,S,16] x) => (float[A,B,C,D] y) { y = Einsum <equation = "bsd,dhk->bhsk"> (x, W) }'

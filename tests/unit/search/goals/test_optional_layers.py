@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from int8cal.graph.costs import float_us, layer_float_us
 from int8cal.graph.index import Index
 from int8cal.graph.islands import ends_in_codes
-from int8cal.graph.plan import make_plan
+from int8cal.graph.planner import make_plan
 from int8cal.graph.select import Selection
 from int8cal.probe.injection import sites_of
 from int8cal.search.goals import optional_layers

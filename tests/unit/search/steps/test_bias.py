@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from int8cal.graph.index import Index
-from int8cal.graph.plan import make_plan
+from int8cal.graph.planner import make_plan
 from int8cal.graph.select import Selection
 from int8cal.numerics.weights import QuantizedLayer
 from int8cal.quantization.corrections.correction import Draft

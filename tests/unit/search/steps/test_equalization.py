@@ -6,7 +6,7 @@ import pytest
 from onnx import numpy_helper
 
 from int8cal.graph.chains import find_chains
-from int8cal.graph.plan import make_plan
+from int8cal.graph.planner import make_plan
 from int8cal.graph.select import Selection
 from int8cal.graph.taps import tapped_model
 from int8cal.job import CalibrationSettings

@@ -12,7 +12,7 @@ from int8cal.calibration.ranges import choose
 from int8cal.errors import TableError
 from int8cal.evaluation.layerwise import measure_layers
 from int8cal.graph.chains import find_chains
-from int8cal.graph.plan import make_plan
+from int8cal.graph.planner import make_plan
 from int8cal.graph.select import Selection
 from int8cal.job import CalibrationSettings, QuantizationSettings
 from int8cal.quantization.build import build_model, with_weights
