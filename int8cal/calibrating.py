@@ -16,7 +16,7 @@ from int8cal.calibration.checkpoint import SUFFIX, Checkpoint, counted_in
 from int8cal.calibration.engines.ray import cluster_of
 from int8cal.calibration.statistics_file import require_statistics, save_statistics
 from int8cal.data.checks import SampleWatch, classes_of
-from int8cal.data.feeds import open_feeds
+from int8cal.data.opening import open_feeds
 from int8cal.data.shards import Shard
 from int8cal.errors import OutputError, StatisticsError, reason_of
 from int8cal.evaluating import (

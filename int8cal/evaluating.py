@@ -14,8 +14,8 @@ from pydantic import TypeAdapter
 
 from int8cal.audit.worst_case import audit_saturation
 from int8cal.data.checks import Finding, SampleWatch, classes_of
-from int8cal.data.feeds import Feeds, feeds_of, open_feeds
 from int8cal.data.labels import COLUMN, NONE
+from int8cal.data.opening import feeds_of, open_feeds
 from int8cal.data.padding import record
 from int8cal.data.preprocessing import differing, flat, shown
 from int8cal.data.sample import Sample
@@ -64,6 +64,7 @@ from int8cal.runtime.sessions import CPU, Session
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
+    from int8cal.data.feeds import Feeds
     from int8cal.data.padding import Padding
     from int8cal.data.shards import Shard
     from int8cal.evaluation.result import Origin

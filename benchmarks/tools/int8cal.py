@@ -40,7 +40,7 @@ def collect_and_choose(request: Request) -> Measured:
     """
     from int8cal.calibration.engines.local import collect
     from int8cal.calibration.ranges import choose_ranges
-    from int8cal.data.feeds import feeds_of
+    from int8cal.data.opening import feeds_of
     from int8cal.job import CalibrationSettings, QuantizationSettings
     from int8cal.search.recipes import RECIPES
     from int8cal.threads import read_ahead

@@ -13,7 +13,7 @@ from int8cal.audit.on_data import measure_on_data
 from int8cal.audit.repair import Repair, bias_codes, repair
 from int8cal.audit.simulate import zero_point
 from int8cal.audit.worst_case import S32_MAX, headroom, saturation_of, worst_cases
-from int8cal.data.feeds import open_feeds
+from int8cal.data.opening import open_feeds
 from int8cal.errors import ConfigError, ModelError
 from int8cal.evaluation.fusion import audit_fusion, with_names
 from int8cal.evaluation.gates import ParsedGate, hold, parse_gate

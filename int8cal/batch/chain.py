@@ -18,8 +18,8 @@ from int8cal.batch.jobs import JobResult
 from int8cal.batch.summary import figures_of
 from int8cal.calibrating import files_of
 from int8cal.config.chain import CALIBRATION, EVALUATION, data_of, splits
-from int8cal.data.feeds import open_feeds
 from int8cal.data.fit import LABEL_KEYS, Header, are_apart, count_rows
+from int8cal.data.opening import open_feeds
 from int8cal.data.sample import Sample
 from int8cal.errors import DataError, GateError, Int8calError, OutputError
 from int8cal.evaluating import open_samples

@@ -12,7 +12,7 @@ from int8cal.batch.record import Record, compare_outputs, read_record
 from int8cal.calibrating import files_of, require_writable
 from int8cal.calibration.ranges import require_known_tensors
 from int8cal.config.load import placed_patterns
-from int8cal.data.feeds import open_feeds
+from int8cal.data.opening import open_feeds
 from int8cal.errors import Int8calError, OutputError
 from int8cal.evaluating import open_samples
 from int8cal.evaluation.gates import gates_of, need_labels

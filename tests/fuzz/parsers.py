@@ -354,7 +354,7 @@ def _ir_beside(folder: Path) -> None:
 
 
 def _feeds(path: str, **settings: Any) -> None:
-    from int8cal.data.feeds import open_feeds
+    from int8cal.data.opening import open_feeds
     from int8cal.job import DataSettings
 
     for _ in open_feeds(DataSettings(path, **settings), _prepared().signature):
@@ -400,7 +400,7 @@ def _read_image(path: Path) -> None:
 
 
 def _branching_feeds(path: Path | str, **settings: Any) -> None:
-    from int8cal.data.feeds import open_feeds
+    from int8cal.data.opening import open_feeds
     from int8cal.graph.signature import signature_of
     from int8cal.job import DataSettings
 
@@ -444,7 +444,7 @@ def _read_sound(path: Path) -> None:
 
 def _text_feeds(data: str, folder: Path, **settings: Any) -> None:
     """Read texts by the tokenizer of a folder."""
-    from int8cal.data.feeds import open_feeds
+    from int8cal.data.opening import open_feeds
     from int8cal.graph.signature import signature_of
     from int8cal.job import DataSettings
     from int8cal.preprocess import Preprocess, TextPreprocess

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from int8cal.calibration.statistics_file import save_statistics
 from int8cal.data.checks import SampleWatch
-from int8cal.data.feeds import feeds_of, open_feeds
+from int8cal.data.opening import feeds_of, open_feeds
 from int8cal.evaluation.in_cluster import ClusterOutputs
 from int8cal.identity import identified, save_stamped
 from int8cal.quantization.table_file import save_table

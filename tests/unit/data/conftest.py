@@ -6,13 +6,15 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from int8cal.data.feeds import Feeds, open_feeds
+from int8cal.data.opening import open_feeds
 from int8cal.graph.signature import Signature, TensorSpec
 from int8cal.job import DataSettings
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
+
+    from int8cal.data.feeds import Feeds
 
 
 def _signature(**inputs: Any) -> Signature:

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from int8cal.data.feeds import open_feeds
+from int8cal.data.opening import open_feeds
 from int8cal.data.sample import Sample
 from int8cal.errors import ModelError
 from int8cal.graph.signature import Signature, TensorSpec
@@ -135,6 +135,6 @@ def test_any_split_of_rows_into_files_gives_the_same_fingerprints(data, rows):
 
 
 def test_importing_data_loads_nothing_heavy():
-    code = "import sys, int8cal.data.feeds; print(sorted({'PIL', 'onnx', 'onnxruntime', 'numba'} & set(sys.modules)))"
+    code = "import sys, int8cal.data.opening; print(sorted({'PIL', 'onnx', 'onnxruntime', 'numba'} & set(sys.modules)))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from int8cal.data.feeds import open_feeds
 from int8cal.data.find import find
+from int8cal.data.opening import open_feeds
 from int8cal.data.remote import is_url
 from int8cal.errors import DataError, Int8calError, UsageError
 from int8cal.graph.signature import Signature, TensorSpec

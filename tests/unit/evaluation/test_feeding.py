@@ -6,7 +6,7 @@ import pytest
 from onnx import numpy_helper
 from PIL import Image
 
-from int8cal.data.feeds import open_feeds
+from int8cal.data.opening import open_feeds
 from int8cal.evaluation.feeding import better_fed, feeding_findings
 from int8cal.graph.signature import signature_of
 from int8cal.job import DataSettings

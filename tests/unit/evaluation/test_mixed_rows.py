@@ -5,7 +5,7 @@ import onnx
 import pytest
 from onnx import numpy_helper
 
-from int8cal.data.feeds import open_feeds
+from int8cal.data.opening import open_feeds
 from int8cal.errors import DataError
 from int8cal.evaluation.mixed_rows import of_whole_rows
 from int8cal.graph.signature import signature_of
