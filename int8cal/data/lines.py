@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from int8cal.data.columns import ColumnKind, RowPlan
     from int8cal.data.sample import Fitted
 
-LINE_SUFFIXES = (".txt", ".csv", ".tsv", ".jsonl")
 _TEXT = "text"  # what the one column of a .txt is called
 _DELIMITERS = {".csv": ",", ".tsv": "\t"}
 

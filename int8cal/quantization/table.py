@@ -154,11 +154,6 @@ class TableSettings:
         return dict(self.recorded.get("recurrent", {}))
 
     @property
-    def recurrent_float(self) -> dict[str, str]:
-        """Why the cells of recurrent nodes compute in float; empty in tables of before."""
-        return dict(self.recorded.get("recurrent_float", {}))
-
-    @property
     def forms(self) -> dict[str, LayerForm]:
         """How layers are quantized whose input has no calibrated range, beside those of `weights_only`."""
         return dict(self.recorded.get("forms", {}))
