@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Protocol
 import numpy as np
 
 from int8cal.evaluation.detections import BOX_FIGURES, Detections, joined_scores
-from int8cal.evaluation.group_metrics import DecisionFigure
 from int8cal.evaluation.output_faults import Changes
 from int8cal.evaluation.output_groups import OutputGroup
+from int8cal.evaluation.result_parts import DecisionFigure
 from int8cal.evaluation.sample_figures import STUDENT, Alike, SampleFigure, Shares, low_percentile
 from int8cal.numerics.intervals import ratio_of_sums_interval
 from int8cal.numerics.metrics import EXACT_DB, error_sums, sqnr_db

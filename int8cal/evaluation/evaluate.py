@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING
 from int8cal.errors import DataError, Int8calError, ModelError, OutputError
 from int8cal.evaluation.body_layers import measure_body_layers
 from int8cal.evaluation.data_checks import drift, near_chance, one_answer
-from int8cal.evaluation.fastest import FIRST
 from int8cal.evaluation.fusion import audit_graph_file, with_names
 from int8cal.evaluation.layerwise import LEAST, measure_layers
 from int8cal.evaluation.metric_run import MetricRun
@@ -23,6 +22,7 @@ from int8cal.evaluation.outputs import OutputComparison
 from int8cal.evaluation.pixel_feeds import feeds_for, match_outputs, require_same_inputs
 from int8cal.evaluation.recalled import KnownOutputs, Recalled, recalling
 from int8cal.evaluation.result import Evaluation, Fusion, LayerMetrics, Metrics, Saturation, Size, UserMetric, ends
+from int8cal.evaluation.result_parts import FIRST
 from int8cal.evaluation.runtimes import SecondRuntime, further, saturated_here, unasked
 from int8cal.evaluation.speed import Speed, measure_speed
 from int8cal.evaluation.weak_families import FamilyFinding, weak_families

@@ -15,9 +15,8 @@ from int8cal.numerics.metrics import EXACT_DB
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from int8cal.evaluation.group_metrics import DecisionFigure
-    from int8cal.evaluation.numbers import Interval
     from int8cal.evaluation.result import Measurements
+    from int8cal.evaluation.result_parts import DecisionFigure, Interval
 
 FRACTION = "fraction of 1"
 _POINTS, _DECIBEL, _SPEEDUP = "percentage points", "dB", "fp32 / int8"

@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any
 
 import onnx
 
-from int8cal.evaluation.fastest import Fastest
 from int8cal.evaluation.optimized_graph import OriginalNames, optimized_bodies, trait
 from int8cal.evaluation.other_load import TimedRun, at_work, cpu_s, thread_times, waited_s, without_load
 from int8cal.evaluation.result import Latency
+from int8cal.evaluation.result_parts import Fastest
 from int8cal.graph.bodies import full_name
 from int8cal.graph.index import Index
 from int8cal.numerics.intervals import ratio_interval

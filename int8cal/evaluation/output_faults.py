@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from int8cal.evaluation.group_metrics import GroupMetrics, WorstChannel
+from int8cal.evaluation.result_parts import GroupMetrics, WorstChannel
 from int8cal.numerics.channels import ChannelSums, Levels, channel_sums
 from int8cal.numerics.metrics import ErrorSums, error_sums
 

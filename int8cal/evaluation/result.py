@@ -11,9 +11,15 @@ from typing import TYPE_CHECKING, Annotated
 
 from pydantic import Field, StrictBool
 
-from int8cal.evaluation.fastest import Fastest  # noqa: TC001 - pydantic reads the annotations
-from int8cal.evaluation.group_metrics import DecisionFigure, GroupMetrics  # noqa: TC001 - pydantic reads the annotations
-from int8cal.evaluation.numbers import LEFT_OUT, Count, Interval, Number
+from int8cal.evaluation.result_parts import (
+    LEFT_OUT,
+    Count,
+    DecisionFigure,
+    Fastest,
+    GroupMetrics,
+    Interval,
+    Number,
+)
 
 if TYPE_CHECKING:
     from int8cal.calibration.ranges import TensorEntry

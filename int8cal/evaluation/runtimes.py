@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from int8cal.errors import ModelError
-from int8cal.evaluation.fastest import TITLES
 from int8cal.evaluation.outputs import OutputComparison
 from int8cal.evaluation.result import FloatNode, Fusion, RuntimeAgreement, RuntimeResult, ends
+from int8cal.evaluation.result_parts import TITLES
 from int8cal.runtime.machine import exact_products, resolve
 from int8cal.runtime.openvino import OpenVinoSession, is_installed, require_openvino
 from int8cal.runtime.sessions import CPU

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from int8cal.errors import Int8calError, ModelError
-from int8cal.evaluation.fastest import FIRST, TITLES
 from int8cal.evaluation.latency import measure_latencies
+from int8cal.evaluation.result_parts import FIRST, TITLES
 from int8cal.evaluation.runtimes import OTHERS
 from int8cal.numerics.fills import unmasked
 from int8cal.numerics.metrics import ErrorSums, error_sums
@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     import numpy.typing as npt
     import onnx
 
-    from int8cal.evaluation.fastest import Fastest
     from int8cal.evaluation.result import Latency
+    from int8cal.evaluation.result_parts import Fastest
     from int8cal.evaluation.runtimes import SecondRuntime
     from int8cal.runtime.batching import Arrays, Runs
 

@@ -19,11 +19,9 @@ import numpy as np
 from pydantic import Field, StrictBool, TypeAdapter
 
 from int8cal.data.checks import Finding  # noqa: TC001 - pydantic reads the fields of Document
-from int8cal.evaluation.fastest import FIRST, Fastest
 from int8cal.evaluation.figures import decided_on
 from int8cal.evaluation.gates import figure_named
 from int8cal.evaluation.measured import how_measured
-from int8cal.evaluation.numbers import Count, Number  # noqa: TC001 - pydantic reads the annotations
 from int8cal.evaluation.result import (
     Fusion,
     Gate,
@@ -38,6 +36,7 @@ from int8cal.evaluation.result import (
     RuntimeAgreement,
     Saturation,
 )
+from int8cal.evaluation.result_parts import FIRST, Count, Fastest, Number
 from int8cal.evaluation.weak_families import FamilyFinding  # noqa: TC001 - pydantic reads the fields of Document
 
 if TYPE_CHECKING:

@@ -14,8 +14,8 @@ from pydantic import StrictBool, TypeAdapter, ValidationError
 from int8cal.data.shards import told_missing
 from int8cal.errors import ConfigError, printable
 from int8cal.evaluation.gates import is_told
-from int8cal.evaluation.numbers import Count, Number  # noqa: TC001 - pydantic reads the annotations
 from int8cal.evaluation.result import Gate  # noqa: TC001 - likewise
+from int8cal.evaluation.result_parts import Count, Number  # noqa: TC001 - pydantic reads the annotations
 from int8cal.numerics.loglinear import linear_histogram
 from int8cal.phrases import counted
 from int8cal.report import wording

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from pydantic import ValidationError
 
 from int8cal.errors import ConfigError, OutputError, reason_of
-from int8cal.evaluation.fastest import FIRST
+from int8cal.evaluation.result_parts import FIRST
 from int8cal.io.atomic import atomic_write
 from int8cal.io.paths import REPORT, REPORT_MARKDOWN, REPORT_PAGE, require_readable
 from int8cal.report.document import FORMAT, VERSION, LaidOut, document_from, figures_from, report_to_json

@@ -6,18 +6,18 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
 from int8cal.errors import printable
-from int8cal.evaluation.fastest import TITLES
 from int8cal.evaluation.figures import FIGURES, interval_of
 from int8cal.evaluation.gates import is_told
 from int8cal.evaluation.result import NOT_QUANTIZED, ends
+from int8cal.evaluation.result_parts import TITLES
 from int8cal.phrases import counted
 from int8cal.report import wording
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from int8cal.evaluation.numbers import Interval
     from int8cal.evaluation.result import Drop, Gate, Latency
+    from int8cal.evaluation.result_parts import Interval
     from int8cal.report.document import Document
 
 NOTHING = "every output is zero on every sample, in both models: this says nothing about the int8 model"

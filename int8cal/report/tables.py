@@ -7,9 +7,9 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from int8cal.evaluation.fastest import TITLES
 from int8cal.evaluation.figures import DECISIONS
 from int8cal.evaluation.result import ends
+from int8cal.evaluation.result_parts import TITLES
 from int8cal.phrases import counted
 from int8cal.report import wording
 from int8cal.report.reading import Headline
@@ -17,7 +17,6 @@ from int8cal.report.reading import Headline
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from int8cal.evaluation.group_metrics import DecisionFigure, GroupMetrics
     from int8cal.evaluation.result import (
         FloatNode,
         Fusion,
@@ -28,6 +27,7 @@ if TYPE_CHECKING:
         OptimizedLayer,
         RuntimeAgreement,
     )
+    from int8cal.evaluation.result_parts import DecisionFigure, GroupMetrics
     from int8cal.report.document import Document, RuntimeFigures, WeightScales
 
 # Ops that only the runtime makes.

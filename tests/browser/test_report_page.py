@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from int8cal.evaluation.group_metrics import DecisionFigure
 from int8cal.evaluation.result import LayerScales, TensorHistogram
+from int8cal.evaluation.result_parts import DecisionFigure
 from int8cal.quantization.table import WeightEntry
 
 pytestmark = pytest.mark.browser

@@ -7,8 +7,8 @@ from made_reports import compared, json_of
 
 from int8cal.evaluation.figures import DECISIONS, figure_of, interval_of, value_of
 from int8cal.evaluation.gates import check_gates, parse_gate
-from int8cal.evaluation.group_metrics import DecisionFigure
 from int8cal.evaluation.result import OutputMetrics
+from int8cal.evaluation.result_parts import DecisionFigure
 from int8cal.report.document import document_from, document_of
 from int8cal.report.html import report_to_html
 from int8cal.report.markdown import report_to_markdown

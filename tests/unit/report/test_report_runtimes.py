@@ -7,7 +7,6 @@ import pytest
 from made_reports import json_of
 
 from int8cal.errors import ConfigError
-from int8cal.evaluation.fastest import Fastest
 from int8cal.evaluation.result import (
     FloatNode,
     Fusion,
@@ -17,6 +16,7 @@ from int8cal.evaluation.result import (
     RuntimeAgreement,
     RuntimeResult,
 )
+from int8cal.evaluation.result_parts import Fastest
 from int8cal.report.document import document_of, report_to_json
 from int8cal.report.files import load_report
 from int8cal.report.html import report_to_html

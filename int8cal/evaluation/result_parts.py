@@ -1,10 +1,32 @@
-"""What is measured on a group of channels of an output, see `evaluation.output_groups`: a part of report.json."""
+"""What `evaluation.result` is made of: numbers as reports hold them, groups of outputs, decisions, the fastest one."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Annotated, Any
 
-from int8cal.evaluation.numbers import LEFT_OUT, Count, Interval, Number
+from pydantic import BeforeValidator, PlainValidator
+from pydantic_core import PydanticCustomError
+
+# The runtime that always runs, and what all of them are called.
+FIRST = "onnxruntime"
+TITLES = {FIRST: "onnxruntime", "openvino": "OpenVINO"}
+# Metadata of fields that report.json has only where they are not their default.
+LEFT_OUT = {"left out": True}
+
+
+def _number(value: Any) -> Any:
+    # To Python a bool is an int; to a report it is not a number.
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise PydanticCustomError("number", "int or float")
+    return value
+
+
+# A number is kept as it was given, whole or not, so that it is written again as it was read.
+Number = Annotated[float, PlainValidator(_number)]
+Count = Annotated[int, BeforeValidator(_number)]
+# Both ends of a 95 % interval.
+Interval = tuple[Number | None, Number | None]
 
 
 @dataclass(frozen=True)
@@ -66,3 +88,21 @@ class DecisionFigure:
     ci95: Interval | None
     samples: Count
     how: str
+
+
+@dataclass(frozen=True)
+class Fastest:
+    """Of the runtimes that were measured, the one in which the int8 model is fastest.
+
+    Attributes:
+        runtime: Its name.
+        against: onnxruntime, or the next in speed where onnxruntime is the fastest.
+        gain: How many times as long the int8 model takes there.
+        gain_ci95: Its 95 % interval over the rounds of the measurement; None after a single round, and for a
+            guess, see `evaluation.speed`.
+    """
+
+    runtime: str
+    against: str
+    gain: Number
+    gain_ci95: Interval | None = None
