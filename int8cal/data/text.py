@@ -30,6 +30,7 @@ ROLES = ("input_ids", "attention_mask", "token_type_ids", "position_ids")
 _WHERE = "data.preprocess.text"
 _PADS = ("[PAD]", "<pad>", "<|padding|>", "<PAD>")
 _FILE = "tokenizer.json"
+_GIVE = f"give the model's own {_FILE}; in Python, AutoTokenizer.from_pretrained(...).save_pretrained(...) writes one"
 _UNKNOWN = "\U00013000"  # a hieroglyph: a tokenizer for text of today has no token for it
 
 
@@ -93,7 +94,7 @@ def _told(where: str, what: str) -> Iterator[None]:
     except BaseException as error:
         if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
             raise
-        raise DataError(f"{what}: {error}", where=where, do=f"give the model's own {_FILE}") from error
+        raise DataError(f"{what}: {error}", where=where, do=_GIVE) from error
 
 
 def _shaped(values: list[int], spec: TensorSpec) -> Array:
@@ -217,8 +218,7 @@ def tokenizer_file(tokenizer: str) -> Path:
     if file.is_file():
         return file
     what = f"the directory holds no {_FILE}" if path.is_dir() else "the tokenizer does not exist"
-    do = f"give the model's {_FILE}; in Python, AutoTokenizer.from_pretrained(...).save_pretrained(...) writes one"
-    raise DataError(what, where=tokenizer, do=do, path=tokenizer)
+    raise DataError(what, where=tokenizer, do=_GIVE, path=tokenizer)
 
 
 def _tokenizer(text: TextPreprocess) -> Any:

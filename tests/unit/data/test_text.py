@@ -265,8 +265,9 @@ def test_files_of_text_can_be_sent_to_other_processes(place, encoder, feeds):
 def test_a_file_that_is_no_tokenizer(place, encoder, feeds):
     (place / "t.txt").write_text("a\n")
     (place / "tokenizer.json").write_text("{}")
-    with pytest.raises(DataError, match=r"tokenizer.json: is no tokenizer.json"):
+    with pytest.raises(DataError, match=r"tokenizer.json: is no tokenizer.json") as caught:
         feeds("t.txt", encoder(), preprocess=text())
+    assert "save_pretrained(...) writes one" in caught.value.do  # who gives a vocab.txt has none yet
 
 
 def test_texts_that_are_cut_say_so(place, encoder, feeds):
