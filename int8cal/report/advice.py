@@ -117,7 +117,9 @@ def _about_faults(document: Document, gate: Gate, figure: str) -> tuple[str, ...
 def _about_accuracy(document: Document, gate: Gate, figure: str) -> tuple[str, ...]:
     if figure.endswith(".fp32"):
         return (_OF_FLOAT,)
-    return (_more_samples(document, gate, figure), *(_spent(document) or (_layers(document), *_recipe(document))))
+    layers = _layers(document)
+    next_steps = _spent(document) or (layers, *_recipe(document, "such layers" if layers else "the worst layers"))
+    return (_more_samples(document, gate, figure), *next_steps)
 
 
 def _more_samples(document: Document, gate: Gate, figure: str) -> str:
@@ -200,11 +202,16 @@ def _rises(document: Document) -> list[tuple[float, LayerMetrics, str]]:
     return found
 
 
-def _recipe(document: Document) -> tuple[str, ...]:
-    """Say which recipe and which option to try next."""
+def _recipe(document: Document, layers: str) -> tuple[str, ...]:
+    """Say which recipe and which option to try next.
+
+    Args:
+        document: The report.
+        layers: What to call those that make the noise, named before or not.
+    """
     recipe = document.settings.get("recipe")
     if recipe is None:  # any tool's model, which was only evaluated
-        return ("leave such layers in float, or calibrate with --recipe accurate",)
+        return (f"leave {layers} in float, or calibrate with --recipe accurate",)
     stronger = "" if recipe == "accurate" else "try --recipe accurate"
     budget = "" if document.mixed_precision else "--budget PERCENT leaves as few layers in float as the gate takes"
     return stronger, budget

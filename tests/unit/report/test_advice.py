@@ -126,6 +126,7 @@ def test_a_layer_behind_an_exact_one_falls_from_exact(held):
     of_another_tool = said(held(SQNR, layers=layers))
     assert "--budget" not in of_another_tool
     assert "leave such layers in float" in of_another_tool
+    assert said(held(SQNR, layers=())) == "leave the worst layers in float, or calibrate with --recipe accurate"
 
 
 def test_a_budget_that_was_spent_says_what_it_came_to(held):
