@@ -242,6 +242,12 @@ def _is_guessed(latency: Latency) -> bool:
     return latency.speedup_ci95 is None and (latency.rounds or 1) > 1
 
 
+def speedup_text(latency: Latency) -> str:
+    """Write a speedup, and perhaps before one that is a guess."""
+    text = wording.times(latency.speedup)
+    return f"perhaps {text}" if _is_guessed(latency) else text
+
+
 def timed_elsewhere(old: Document, new: Document) -> bool:
     """Whether both reports have speeds, and these were measured on different CPUs or with different threads."""
     places = []
@@ -312,10 +318,9 @@ def headlines(document: Document) -> list[Headline]:
         times = f"{wording.milliseconds(latency.fp32)} to {wording.milliseconds(latency.int8)} per sample"
         times += f" on {machine}" if (machine := timed_on(document)) else ""
         interval = _interval(latency.speedup_ci95, wording.times)
-        speedup = wording.times(latency.speedup)
         if _is_guessed(latency):
-            speedup, times = f"perhaps {speedup}", f"{document.why('latency_ms.speedup_ci95')}; {times}"
-        figures.append(Headline("Speedup", speedup, times, interval=interval, about="latency"))
+            times = f"{document.why('latency_ms.speedup_ci95')}; {times}"
+        figures.append(Headline("Speedup", speedup_text(latency), times, interval=interval, about="latency"))
     figures += _fastest(document)
     figures += _saturation(document)
     # Nothing is lost by leaving out top-5 when there is no top-1 either: both lack labels for the same reason.

@@ -12,7 +12,7 @@ from int8cal.evaluation.result import ends
 from int8cal.evaluation.result_parts import TITLES
 from int8cal.phrases import counted
 from int8cal.report import wording
-from int8cal.report.reading import Headline
+from int8cal.report.reading import Headline, speedup_text
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -61,7 +61,7 @@ def runtime_rows(document: Document) -> list[tuple[str, ...]]:
 
 def _row(name: str, part: RuntimeFigures) -> tuple[str, ...]:
     metrics, latency, against = part.metrics, part.latency, part.against_onnxruntime
-    times = (None, None, None) if latency is None else (latency.fp32, latency.int8, latency.speedup)
+    times = (None, None) if latency is None else (latency.fp32, latency.int8)
     return (
         TITLES.get(name, name),
         wording.decibel(metrics.sqnr_db),
@@ -69,8 +69,8 @@ def _row(name: str, part: RuntimeFigures) -> tuple[str, ...]:
         wording.fraction(metrics.agreement),
         wording.points(None if metrics.top1 is None else metrics.top1.drop),
         _share(part.kernels),
-        *map(wording.milliseconds, times[:2]),
-        wording.times(times[2]),
+        *map(wording.milliseconds, times),
+        wording.times(None) if latency is None else speedup_text(latency),
         "" if against is None else _agreement(against),
     )
 
@@ -85,7 +85,7 @@ def runtime_sentences(document: Document) -> list[tuple[str, str]]:
         text = f"SQNR {wording.decibel(part.metrics.sqnr_db)}, {_share(part.kernels)} layers on integers"
         if latency is not None:
             times = f"{wording.milliseconds(latency.fp32)} to {wording.milliseconds(latency.int8)}"
-            text += f", {wording.times(latency.speedup)} ({times})"
+            text += f", {speedup_text(latency)} ({times})"
         lines.append(
             (TITLES.get(name, name), f"{text}; against onnxruntime's int8 {_agreement(part.against_onnxruntime)}")
         )
@@ -101,7 +101,7 @@ def speed_rows(document: Document) -> list[tuple[str, ...]]:
             rows.append((TITLES.get(name, name), *[wording.NOT_MEASURED] * 3, why))
             continue
         interval = " to ".join(map(wording.times, ends(found.speedup_ci95) or ()))
-        times = (*map(wording.milliseconds, (found.fp32, found.int8)), wording.times(found.speedup))
+        times = (*map(wording.milliseconds, (found.fp32, found.int8)), speedup_text(found))
         rows.append((TITLES.get(name, name), *times, interval))
     return rows
 

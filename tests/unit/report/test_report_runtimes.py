@@ -156,6 +156,14 @@ def test_a_runtime_that_could_not_be_timed_says_why_in_one_line(timed):
         assert "no Conv today" in text
 
 
+def test_a_speedup_that_is_a_guess_is_told_so_in_the_table(timed):
+    report = timed()
+    times = {**report.evaluation.latencies, "openvino": Latency(4.5, 2.25, 2.0, None, 6)}
+    report = replace(report, evaluation=replace(report.evaluation, latencies=times))
+    for text in (report_to_markdown(report), report_to_html(report)):
+        assert text.count("perhaps 2.00x") == 1
+
+
 def test_speeds_are_in_the_document_and_read_back(timed, report, tmp_path):
     document = json_of(timed(gain_ci95=(1.05, 1.09)))
     assert document["latencies_ms"]["onnxruntime"] == document["latency_ms"]
