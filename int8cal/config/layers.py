@@ -55,6 +55,7 @@ _EXPECTED = {
     "literal_error": "one of {expected}",
     "expected": "{what}",
 }
+_MAPPING_TYPES = ("dict_type", "model_type", "model_attributes_type")
 
 
 def layered(base: Mapping[str, Any], over: Mapping[str, Any]) -> SettingsLayer:
@@ -142,6 +143,11 @@ def _describe(model: type[Section], detail: ErrorDetails) -> tuple[str, str]:
     kind, loc, value = detail["type"], detail["loc"], detail["input"]
     if kind == "extra_forbidden":
         return f'unknown key "{loc[-1]}"', _meant(str(loc[-1]), _known_keys(model, loc[:-1]))
+    if kind in _MAPPING_TYPES and loc == ("models",) and isinstance(value, list):
+        return (
+            f"expected a mapping, name: model of a chain, got {_shown(value)}",
+            "for a job of each model write jobs: [{model: ...}, ...]",
+        )
     context = detail.get("ctx", {})
     if kind == "refused":
         return str(context["what"]), str(context["do"])

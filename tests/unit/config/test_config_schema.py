@@ -69,6 +69,7 @@ def test_a_json_schema_can_be_made():
             "calibration:\n  method: klm",
             "calibration.method: expected one of 'auto', 'kl', 'percentile', 'mse' or 'max', got \"klm\"; did you mean \"kl\"?",
         ),
+        ("models: [a.onnx, b.onnx]", "for a job of each model write jobs: [{model: ...}, ...]"),
         ("calibration: {method: Entropy}", '"Entropy"; did you mean "kl"?'),
         ("quantization: {activations: QUInt8}", '"QUInt8"; did you mean "u8"?'),
         ("quantization: {nodes_to_exclude: [a]}", 'unknown key "nodes_to_exclude"; did you mean "exclude"?'),
