@@ -18,6 +18,7 @@ from int8cal.batch.jobs import JobResult
 from int8cal.batch.summary import figures_of
 from int8cal.calibrating import files_of
 from int8cal.config.chain import CALIBRATION, EVALUATION, data_of, splits
+from int8cal.data.find import visible_files
 from int8cal.data.fit import LABEL_KEYS, Header, are_apart, count_rows
 from int8cal.data.opening import open_feeds
 from int8cal.data.sample import Sample
@@ -56,6 +57,7 @@ if TYPE_CHECKING:
 # Bytes of the samples that are recorded for one model.
 RECORDED_LIMIT = 16 << 30
 _IN_CHAIN = " in the chain"
+_RECORDED = ".npz"
 _TOGETHER = "give the models of a chain the same samples, in the same order"
 _WITH_RESULTS = ("done", "up to date", "gate failed")
 
@@ -208,16 +210,33 @@ def record_samples(chain: Sequence[Task], tell: Callable[[str], object] | None =
                 if written > RECORDED_LIMIT:
                     what = f"samples of more than {RECORDED_LIMIT >> 30} GB would be recorded"
                     raise OutputError(what, where=str(folder), do="give data.samples to the models that it reads")
-            for number in itertools.count(count):  # of an earlier run with more samples
-                if not (folder / f"{number:06d}.npz").is_file():
-                    break
-                (folder / f"{number:06d}.npz").unlink()
+            _clear(folder, count)
             if tell is not None:
                 sources = ", ".join(dict.fromkeys(link.source for link in task.chain.links))
                 line = f"{task.job.name}: {count} {split} samples of {sources} recorded in {folder}"
                 names = sorted(_roots_of(task, tasks, split))
                 files = [file for name in names for file in left_out[split].get(name, ())]
                 tell(line + (f"; left out: {', '.join(files)}" if files else ""))
+
+
+def _clear(folder: Path, count: int) -> None:
+    """Remove what an earlier run recorded of more samples.
+
+    Args:
+        folder: With recorded samples.
+        count: Of this run.
+
+    Raises:
+        OutputError: Something that nobody recorded lies there, which would be read as a sample.
+    """
+    written = {f"{number:06d}.npz" for number in range(count)}
+    for file in sorted(visible_files(folder)):
+        if file.suffix != _RECORDED or file.relative_to(folder).as_posix() in written:
+            continue
+        if file.parent != folder or not (file.stem.isdecimal() and file.name == f"{int(file.stem):06d}{_RECORDED}"):
+            what = f"is no sample that was recorded; {folder} is for these alone"
+            raise OutputError(what, where=str(file), do="move it away")
+        file.unlink()
 
 
 def _joined(task: Task, tasks: Mapping[str, Task], split: str, left_out: dict[str, list[str]]) -> Iterator[Sample]:
@@ -419,7 +438,13 @@ def compare_chain(chain: Sequence[Task]) -> tuple[JobResult, ...]:
     members = [_Member(task, task.chain) for task in chain if task.chain is not None]
     split = EVALUATION if all(EVALUATION in splits(task.job) for task in chain) else CALIBRATION
     streams = [each.samples(split) for each in members]
-    for samples in zip(*streams, strict=True):
+    for number, samples in enumerate(itertools.zip_longest(*streams)):
+        if None in samples:
+            raise DataError(
+                f"has {number} {split} samples, other models of the chain have more, though as many were recorded",
+                where=str(data_of(chain[samples.index(None)].job, split).path),
+                do="leave the data alone while it is read, and run again",
+            )
         values: dict[str, tuple[Feed, Feed]] = {}
         for member, sample in zip(members, samples, strict=True):
             values[member.job.name] = member.run(sample, values)

@@ -1,6 +1,7 @@
 """Chains of models in one YAML: the float outputs of one are the samples of the next, and the whole is compared."""
 
 import json
+import shutil
 import textwrap
 from pathlib import Path
 
@@ -9,6 +10,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
+from int8cal.batch import chain
 from int8cal.cli.main import main
 from int8cal.runtime.sessions import Session
 
@@ -294,6 +296,37 @@ def test_a_model_without_data_of_its_own_takes_none_of_the_defaults(run):
     text = CHAIN.replace("defaults:\n", "defaults:\n  data: mels\n").replace("    data: mels\n", "")
     code, _, err = run(text)
     assert (code, err) == (0, "")
+
+
+def test_recorded_samples_are_those_of_the_run_alone(run):
+    assert run()[0] == 0
+    recorded = Path("out/decoder-inputs/calibration")
+    names = sorted(path.name for path in recorded.iterdir())
+    # of an earlier run with more samples, of which one was taken away
+    shutil.copy(recorded / names[0], recorded / "000009.npz")
+    code, _, err = run()
+    assert (code, err) == (0, "")
+    assert sorted(path.name for path in recorded.iterdir()) == names
+    shutil.copy(recorded / names[0], recorded / "mine.npz")
+    code, _, err = run()
+    assert code == 2
+    told = "mine.npz: is no sample that was recorded; out/decoder-inputs/calibration is for these alone; move it away"
+    assert f"int8cal: output: out/decoder-inputs/calibration/{told}" in err
+    assert (recorded / "mine.npz").is_file()
+
+
+def test_data_that_changes_before_the_chain_is_compared_is_told(run, monkeypatch):
+    compare = chain.compare_chain
+
+    def fewer(tasks):
+        np.savez("mels/0.npz", mel=np.zeros((4, 8), np.float32))
+        return compare(tasks)
+
+    monkeypatch.setattr(chain, "compare_chain", fewer)
+    text = CHAIN.replace("    evaluation: {data: more}\n", "").replace("    evaluation: {data: more-tokens}\n", "")
+    code, _, err = run(text)
+    assert code == 4
+    assert "mels: has 4 calibration samples, other models of the chain have more, though as many were recorded" in err
 
 
 def test_one_model_of_a_chain_may_be_run_alone(run):
