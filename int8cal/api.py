@@ -14,10 +14,11 @@ import onnx
 from int8cal.config.load import job_from_options, placed_patterns, require_available
 from int8cal.data.checks import DataWarning
 from int8cal.declared import keywords
-from int8cal.errors import UsageError
+from int8cal.errors import ModelError, UsageError
 from int8cal.evaluating import evaluate_models
 from int8cal.evaluation.user_metric import function_name, metric_of
 from int8cal.gating import require_sound
+from int8cal.graph.load import external_files
 from int8cal.graph.prepare import prepare
 from int8cal.identity import identified
 from int8cal.job import DEFAULT_TARGET, DataSettings
@@ -201,6 +202,11 @@ def evaluate(
 
 def _model(model: Model) -> Path | onnx.ModelProto:
     if isinstance(model, onnx.ModelProto):
+        files = sorted(external_files(model))
+        if files:  # nobody knows which folder they are in
+            what = f'holds no weights of its own: they are in "{files[0]}", which was not loaded'
+            do = "give the path of the .onnx file, or load it with its external data"
+            raise ModelError(what, where=model.graph.name or "model", do=do)
         return model
     if isinstance(model, (str, os.PathLike)):
         return Path(model)

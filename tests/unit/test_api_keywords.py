@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import get_args, get_origin
 
 import numpy as np
+import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
@@ -13,7 +14,7 @@ import int8cal
 from int8cal import api, job
 from int8cal.data.checks import DataWarning
 from int8cal.declared import alternatives, declared, keywords
-from int8cal.errors import Int8calError, UsageError
+from int8cal.errors import Int8calError, ModelError, UsageError
 from int8cal.progress import Event
 from int8cal.search.recipes import RECIPES
 
@@ -158,6 +159,21 @@ def test_a_metric_that_decides_nothing_is_refused():
     model, feeds = product()
     with pytest.raises(UsageError, match="a metric without a budget decides nothing"):
         int8cal.calibrate(model, feeds, metric=lambda outputs, labels: 1.0)
+
+
+def test_a_model_in_memory_without_its_external_data_is_told(tmp_path):
+    model, feeds = product()
+    onnx.save(model, tmp_path / "m.onnx", save_as_external_data=True, location="m.bin", size_threshold=0)
+    table = int8cal.calibrate(tmp_path / "m.onnx", feeds)
+    bare = onnx.load(tmp_path / "m.onnx", load_external_data=False)
+    calls = (
+        lambda: int8cal.calibrate(bare, feeds),
+        lambda: int8cal.quantize(bare, table),
+        lambda: int8cal.evaluate(bare, int8cal.quantize(tmp_path / "m.onnx", table), feeds),
+    )
+    for call in calls:
+        with pytest.raises(ModelError, match=r'they are in "m\.bin", which was not loaded'):
+            call()
 
 
 @pytest.mark.parametrize("wrong", [None, 3, b"m.onnx", {}])
