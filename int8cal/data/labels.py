@@ -351,6 +351,11 @@ def _numbers(rows: Sequence[_Row], found: Found, where: str) -> tuple[list[int],
     if not any(numeric):
         names = {row.label for row in rows}
         folders = set(_class_folders(found))
+        fraction = None if names <= folders else next((row for row in rows if _FRACTION.fullmatch(row.label)), None)
+        if fraction is not None:  # sorted as a name, "10.0" comes before "2.0"
+            what = f'label "{fraction.label[:40]}" is no class: neither an integer of at least 0, nor a name'
+            do = "write classes as integers, 2 and not 2.0; of a target that is no class, leave --labels out"
+            raise _row_error(fraction, what, where, do)
         indices = class_indices(sorted(folders) if names <= folders else sorted(names))
         return [indices[row.label] for row in rows], _numbered(indices)
     for row, is_number in zip(rows, numeric, strict=True):

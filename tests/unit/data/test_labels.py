@@ -266,6 +266,8 @@ def test_glob_may_choose_some_of_the_labelled_files(flat, rgb, feeds):
         ("a.png;1\nb.png;1\n", "line 1"),
         ("a.png,1\nb.png,-1\nc.png,1\n", 'line 2: label "-1" is outside >= 0'),
         ("a.png,1\nb.png,cat\nc.png,1\n", 'line 2: label "cat" is not an integer like the others'),
+        ("a.png,2.0\nb.png,10.0\nc.png,2.0\n", 'line 1: label "2.0" is no class: neither an integer of at least 0'),
+        ("a.png,cat\nb.png,-1.5e3\nc.png,cat\n", 'line 2: label "-1.5e3" is no class'),
         ("file,label\na.png,1\nb.png,1.5\nc.png,1\n", 'line 3: label "1.5" is not an integer'),
         ("", "the label file is empty"),
         ("file,label\n", "the label file is empty"),
