@@ -104,6 +104,8 @@ def prepare(
     # constants may be NaN of the kind that signals when it is converted: what becomes of them, each pass decides
     with blaming(source, where), np.errstate(invalid="ignore"):
         signature = signature_of(original)
+        if not signature.outputs:
+            raise ModelError("has no outputs, so nothing is computed", where=where, do="give a model with outputs")
         header = without_weights(original)
         _require_tensors(original, where)
         normal = normalize(original, where, OPSET_OF_16_BITS if activations == "u16" else MIN_OPSET)

@@ -112,6 +112,15 @@ def test_nodes_that_share_a_name_are_given_their_own(call, tmp_path, data):
     assert told in warnings_of(tmp_path / "own")
 
 
+def test_a_model_without_outputs_is_refused_before_any_work(call, tmp_path, data):
+    model = network({"W": WEIGHT}, [product("x", "y", "p")])
+    del model.graph.output[:]
+    onnx.save(model, tmp_path / "m.onnx")
+    done = call("calibrate", "m.onnx", "--data", data, "-o", "out")
+    assert (done.code, (tmp_path / "out").exists()) == (3, False)
+    assert "m.onnx: has no outputs, so nothing is computed; give a model with outputs" in done.message
+
+
 def test_a_model_in_training_mode_is_told(call, tmp_path, data):
     nodes = [
         product("x", "m", "p"),
