@@ -17,7 +17,7 @@ from int8cal.config.load import job_from_options, require_available
 from int8cal.data.sample import Sample
 from int8cal.evaluation.outputs import OutputComparison
 from int8cal.evaluation.pixel_feeds import match_outputs
-from int8cal.evaluation.result import ends
+from int8cal.evaluation.result_parts import ends
 from int8cal.graph.load import load_model
 from int8cal.graph.signature import signature_of
 from int8cal.job import RecipeName

@@ -21,8 +21,8 @@ from int8cal.evaluation.output_groups import GroupFinder
 from int8cal.evaluation.outputs import OutputComparison
 from int8cal.evaluation.pixel_feeds import feeds_for, match_outputs, require_same_inputs
 from int8cal.evaluation.recalled import KnownOutputs, Recalled, recalling
-from int8cal.evaluation.result import Evaluation, Fusion, LayerMetrics, Metrics, Saturation, Size, UserMetric, ends
-from int8cal.evaluation.result_parts import FIRST
+from int8cal.evaluation.result import Evaluation, Fusion, LayerMetrics, Metrics, Saturation, Size, UserMetric
+from int8cal.evaluation.result_parts import FIRST, ends
 from int8cal.evaluation.runtimes import SecondRuntime, further, saturated_here, unasked
 from int8cal.evaluation.speed import Speed, measure_speed
 from int8cal.evaluation.weak_families import FamilyFinding, weak_families

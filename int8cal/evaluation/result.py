@@ -28,13 +28,6 @@ if TYPE_CHECKING:
     from int8cal.quantization.table import StepResult, WeightEntry
 
 
-def ends(interval: Interval | None) -> tuple[float, float] | None:
-    """Return both ends of an interval; None where it has not both."""
-    if interval is None or interval[0] is None or interval[1] is None:
-        return None
-    return interval[0], interval[1]
-
-
 @dataclass(frozen=True)
 class Drop:
     """Top-k accuracy of both models as fractions; drop = fp32 - int8 in percentage points, with its 95 % interval."""

@@ -29,6 +29,13 @@ Count = Annotated[int, BeforeValidator(_number)]
 Interval = tuple[Number | None, Number | None]
 
 
+def ends(interval: Interval | None) -> tuple[float, float] | None:
+    """Return both ends of an interval; None where it has not both."""
+    if interval is None or interval[0] is None or interval[1] is None:
+        return None
+    return interval[0], interval[1]
+
+
 @dataclass(frozen=True)
 class WorstChannel:
     """The channel of a group with the lowest SQNR; channels of an output are counted from 0."""

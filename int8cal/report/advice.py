@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from int8cal.errors import printable
 from int8cal.evaluation.figures import OUTPUT_FAULTS, TOLD_BY_NOISE
 from int8cal.evaluation.gates import figure_named, read_gate
-from int8cal.evaluation.result import ends
+from int8cal.evaluation.result_parts import ends
 from int8cal.numerics.metrics import EXACT_DB
 from int8cal.phrases import counted
 from int8cal.report import wording

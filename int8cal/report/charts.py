@@ -9,7 +9,7 @@ import math
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from int8cal.evaluation.result import ends
+from int8cal.evaluation.result_parts import ends
 from int8cal.phrases import counted
 from int8cal.report import wording
 

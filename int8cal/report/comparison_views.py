@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from int8cal.errors import printable
 from int8cal.evaluation.figures import figure_of
-from int8cal.evaluation.result import ends
+from int8cal.evaluation.result_parts import ends
 from int8cal.phrases import counted
 from int8cal.report import wording
 from int8cal.report.comparison import held

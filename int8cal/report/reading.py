@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Literal
 from int8cal.errors import printable
 from int8cal.evaluation.figures import FIGURES, interval_of
 from int8cal.evaluation.gates import is_told
-from int8cal.evaluation.result import NOT_QUANTIZED, ends
-from int8cal.evaluation.result_parts import TITLES
+from int8cal.evaluation.result import NOT_QUANTIZED
+from int8cal.evaluation.result_parts import TITLES, ends
 from int8cal.phrases import counted
 from int8cal.report import wording
 

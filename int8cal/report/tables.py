@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from int8cal.evaluation.figures import DECISIONS
-from int8cal.evaluation.result import ends
-from int8cal.evaluation.result_parts import TITLES
+from int8cal.evaluation.result_parts import TITLES, ends
 from int8cal.phrases import counted
 from int8cal.report import wording
 from int8cal.report.reading import Headline, speedup_text
