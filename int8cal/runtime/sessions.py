@@ -383,8 +383,8 @@ def model_name(model: onnx.ModelProto | ModelView | Path | str) -> str:
 
 
 def first_line(error: Exception) -> str:
-    """Return the first line of a runtime's message, at most 300 characters, without files of ours and of its source."""
-    text = str(error).strip() or type(error).__name__
+    """Return the first line of a runtime's message, 500 characters and "..." at most, without files of ours or its."""
     # the file that it names may be a copy of ours; behind a place in its source stands a C++ signature
-    text = re.sub(r"Load model from .+? failed: ?", "", text.splitlines()[0])
-    return re.sub(r"/onnxruntime_src/\S+:\d+ .*?\)(?: const)?(?: \[with [^]]*\])? ", "", text)[:300]
+    text = re.sub(r"Load model from .+? failed: ?", "", (str(error).strip() or type(error).__name__).splitlines()[0])
+    text = re.sub(r"/onnxruntime_src/\S+:\d+ .*?\)(?: const)?(?: \[with [^]]*\])? ", "", text)
+    return text if len(text) <= 500 else f"{text[:500]}..."

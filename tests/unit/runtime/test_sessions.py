@@ -80,6 +80,14 @@ def test_a_kernel_that_fails_is_an_error_of_the_data(model):
         Session(model).run({"x": np.zeros((1, 5), np.float32)})
 
 
+def test_what_a_kernel_says_of_shapes_is_told_to_its_end(bench):
+    """Names of nodes are long, and the shapes that do not fit come last."""
+    model = bench.text("net (float[N,K] x) => (float[M,4] y) { y = Reshape(x, shape) }", shape=np.array([-1, 4]))
+    model.graph.node[0].name = "/decoder/transformer/decoder/layers.0/self_attn/" * 2 + "Reshape_5"
+    with pytest.raises(DataError, match=r"Input shape:\{1,5\}, requested shape:\{-1,4\}"):
+        Session(model).run({"x": np.zeros((1, 5), np.float32)})
+
+
 def test_an_optional_output_that_is_absent_is_left_out(bench):
     model = bench.text("net (float[N,4] x) => (float[N,4] y) { y = Neg(x) }")
     assert set(Session(model).run({"x": np.zeros((2, 4), np.float32)})) == {"y"}
