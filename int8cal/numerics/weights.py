@@ -100,7 +100,7 @@ class QuantizedLayer:
         weight: Codes, shaped as stored.
         scales: (channels,); (M / group,) under a grouped ConvTranspose.
         bias: s32 codes, None where the layer has no bias.
-        raised: Number of scales that the bias guard raised.
+        raised: Number of scales that the bias guard raised, of channels that have weights: zeros lose nothing by it.
         range: "s8", "s7" or "paired".
         ended: Number of scales that are larger than the weights want them, since float32 ends.
         mark: Of all that the codes were rounded from: equal marks, equal codes; "" where it was not taken.

@@ -171,7 +171,7 @@ def _quantized(
             ) from error
         bias_codes = quantize_bias(bias, input_scale, scales_per_output(chosen, layer))
     weight, mark = _codes(source, chosen, layer.node, known, text=text, double=double)
-    return QuantizedLayer(weight, chosen, bias_codes, int(raised.sum()), span, int(ended.sum()), mark)
+    return QuantizedLayer(weight, chosen, bias_codes, int((raised & ~zero).sum()), span, int(ended.sum()), mark)
 
 
 def _searched(source: LayerWeights, searched: MutableMapping[str, Float64], *, double: bool = False) -> Float64:

@@ -190,6 +190,18 @@ def test_a_bias_beyond_s32_raises_the_weight_scale_and_says_so(bench, op):
         np.testing.assert_allclose(bench.run(built.model, feed)["y"], expected, rtol=0.02, atol=0.05)
 
 
+def test_channels_without_weights_have_no_bits_to_lose_to_their_bias(bench):
+    """Of a BatchNormalization whose factor is 0, or a layer that begins at zero, only the bias is left."""
+    weight = np.full((3, 4, 1, 1), 0.5, np.float32)
+    weight[1] = 0
+    model = bench.text(f"{HEAD} {{ y = Conv(x, W, B) }}", W=weight, B=np.array([0.1, 1e6, -0.1], np.float32))
+    _, _, table, built = bench.quantized(model)
+    assert built.warnings == ()
+    integers = built.layers["Conv_y"]
+    assert integers.raised == 0
+    assert integers.bias[1] * table.tensors["x"].scale * integers.scales[1] == pytest.approx(1e6)
+
+
 def test_the_guard_looks_at_every_group_of_a_transposed_convolution(bench):
     weight = np.full((4, 2, 1, 1), 1e-9, np.float32)
     bias = np.array([0.0, 0.0, 0.0, 1e6], np.float32)
