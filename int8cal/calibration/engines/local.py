@@ -14,8 +14,9 @@ import onnx
 from int8cal.calibration.collector import Collectors, TapValues, group_size, nonfinite, variation_of
 from int8cal.calibration.statistics import FINGERPRINT_MODULUS, Statistics
 from int8cal.data.padding import kept, tally
-from int8cal.errors import DataError, StatisticsError
+from int8cal.errors import DataError, NonFiniteError, StatisticsError
 from int8cal.graph.dims import named_dims
+from int8cal.graph.index import Index
 from int8cal.graph.taps import Tap, tapped_model
 from int8cal.numerics import exactsum, kernels
 from int8cal.numerics.affine import U8
@@ -412,7 +413,10 @@ def _count(
 def _first_nonfinite(
     model: onnx.ModelProto, signature: Signature, sample: Sample, threads: int
 ) -> StatisticsError | None:
-    """Find the first tensor in graph order, an input or tapped or not, that is not finite for a sample."""
+    """Find the first tensor in graph order, an input or tapped or not, that is not finite for a sample.
+
+    A constant of the model that holds NaN is named in its place: no sample is to blame for that.
+    """
     for spec in signature.inputs:
         values = sample.feed.get(spec.name)
         if values is not None and values.dtype.kind == "f" and not np.isfinite(values).all():
@@ -421,12 +425,18 @@ def _first_nonfinite(
         value.name for value in model.graph.value_info if value.type.tensor_type.elem_type == onnx.TensorProto.FLOAT
     } | {value.name for value in model.graph.output}
     order = [(node, name) for node in model.graph.node for name in node.output if name in floats]
+    index = Index(model)
     session = Session(tapped_model(model, [name for _, name in order]), threads=threads, optimization="none")
     for _, outputs in run_each(session, signature, [sample]):
         for node, name in order:
             values = outputs.get(name)
             if values is None or values.dtype.kind != "f" or np.isfinite(values).all():
                 continue
+            for constant in filter(index.is_float_constant, node.input):
+                if np.isnan(index.constant(constant)).any():
+                    what = f"weight {constant!r} of {node.op_type} {node.name!r} holds NaN"
+                    graph = model.graph.name
+                    raise NonFiniteError(what, do="repair it", tensor=constant, node=node.name, graph=graph)
             what = f"tensor {name!r} (output of {node.op_type} {node.name!r})"
             return nonfinite(what, values, sample.origin, tensor=name, node=node.name)
     return None

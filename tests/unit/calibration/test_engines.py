@@ -6,6 +6,7 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
+from onnx import numpy_helper
 
 from int8cal.calibration import collector
 from int8cal.calibration.engines import local as keeping
@@ -205,6 +206,16 @@ def test_the_first_tensor_that_is_not_finite_is_named_though_it_is_not_tapped(to
         network.collect(samples)
     assert caught.value.fields == {"tensor": "l", "node": "Log_2", "sample": "bad.npy"}
     assert "leave the sample out" in str(caught.value)
+
+
+def test_a_weight_that_holds_nan_is_named_in_place_of_the_sample(tools):
+    network = log_network(tools, (Tap("m", -1, 3),))
+    weight = next(each for each in network.model.graph.initializer if each.name == "G")
+    weight.CopyFrom(numpy_helper.from_array(np.array([[1, 1], [1, np.nan], [1, 1]], np.float32), "G"))
+    network = tools.wrap(network.model, (Tap("y", -1, 2),))
+    with pytest.raises(StatisticsError, match=r"statistics: weight 'G' of MatMul 'MatMul_4' holds NaN;") as caught:
+        network.collect([Sample({"x": np.array([[1.0, 2.0, 3.0]], np.float32)}, "good.npy")])
+    assert caught.value.fields == {"tensor": "G", "node": "MatMul_4", "graph": "net"}
 
 
 def test_infinity_is_named_too(tools):
