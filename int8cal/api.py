@@ -6,7 +6,7 @@ import os
 import warnings
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 import onnx
@@ -32,14 +32,13 @@ from int8cal.runtime.sessions import simplify
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-    import numpy.typing as npt
-
     from int8cal.evaluation.result import Report
     from int8cal.job import ActivationType, Fallback, Goal, Job, Method, RecipeName, Runtime, TargetName, WeightRange
+    from int8cal.numerics import Array
     from int8cal.progress import Event
 
     Model = str | Path | onnx.ModelProto
-    FeedLike = Mapping[str, npt.NDArray[Any]]
+    FeedLike = Mapping[str, Array]
     Data = str | Path | Iterable[FeedLike] | Callable[[], Iterable[FeedLike]]
 
 

@@ -13,10 +13,10 @@ from int8cal.graph.layers import reduction_of
 from int8cal.numerics.pairs import Rows
 
 if TYPE_CHECKING:
-    import numpy.typing as npt
     import onnx
 
     from int8cal.graph.constants import Codes, Constants
+    from int8cal.numerics import Array
     from int8cal.numerics.pairs import Reduction
 
 ProductKind = Literal["Conv", "ConvTranspose", "Gemm", "MatMul", "Recurrent"]
@@ -94,7 +94,7 @@ class OuterScale:
 
     node: onnx.NodeProto
     slot: int
-    value: npt.NDArray[Any]
+    value: Array
 
 
 @dataclass(frozen=True)
@@ -185,7 +185,7 @@ class Linear:
             return _stack_rows(codes, directions=self.form.kind == "Recurrent")
         return self.reduction.rows(codes)
 
-    def restore(self, values: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    def restore(self, values: Array) -> Array:
         """Turn rows back into weights as the op reads them: the inverse of `rows`."""
         codes = self._codes()
         if not self._is_stack(codes):
@@ -198,10 +198,10 @@ class Linear:
         moved = values.reshape(codes.shape[-1], *codes.shape[:-2], codes.shape[-2])
         return np.ascontiguousarray(np.moveaxis(moved, (0, -1), (-1, -2)))
 
-    def _is_stack(self, codes: npt.NDArray[Any]) -> bool:
+    def _is_stack(self, codes: Array) -> bool:
         return self.form.kind in {"MatMul", "Recurrent"} and codes.ndim != 2
 
-    def _misshapen(self, codes: npt.NDArray[Any], what: str) -> ModelError:
+    def _misshapen(self, codes: Array, what: str) -> ModelError:
         return ModelError(
             f"its weight {self.weight and self.weight.name!r} has shape {codes.shape}: {what} for {self.op_type}",
             where=f"node {self.node!r}",
@@ -223,13 +223,13 @@ class Linear:
             name = uses[0].node.output[0]
         return None
 
-    def _codes(self) -> npt.NDArray[Any]:
+    def _codes(self) -> Array:
         if self.weight is None or (self.form.kind == "Recurrent" and self.weight.values.ndim != 3):
             raise ModelError("has no constant int8 weights", where=f"node {self.node!r}", do="audit another layer")
         return self.weight.values
 
 
-def _stack_rows(codes: npt.NDArray[Any], *, directions: bool) -> Rows:
+def _stack_rows(codes: Array, *, directions: bool) -> Rows:
     """Lay out a vector (K,), matrices (..., K, N), or weights of directions (D, K, N), each with its own scales."""
     if codes.ndim == 1:
         return Rows(codes.reshape(1, 1, -1), codes.size)

@@ -8,7 +8,7 @@ it has no saturated sums.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import onnx
@@ -28,9 +28,8 @@ from int8cal.runtime.sessions import Session
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    import numpy.typing as npt
-
     from int8cal.audit.layer import KernelLibrary, Linear
+    from int8cal.numerics import Array, Float64, Int64
     from int8cal.numerics.pairs import Order
     from int8cal.runtime.batching import SampleLike
 
@@ -101,13 +100,13 @@ class _Tally:
 
     case: WorstCase
     runtime: KernelLibrary
-    starts: npt.NDArray[np.int64] | None
-    steps: npt.NDArray[np.float64] | None
+    starts: Int64 | None
+    steps: Float64 | None
     pair_sums: int = 0
-    saturated: npt.NDArray[np.int64] = field(default_factory=lambda: np.zeros(1, np.int64))
-    errors: npt.NDArray[np.int64] = field(default_factory=lambda: np.zeros(1, np.int64))
+    saturated: Int64 = field(default_factory=lambda: np.zeros(1, np.int64))
+    errors: Int64 = field(default_factory=lambda: np.zeros(1, np.int64))
 
-    def add(self, arrays: Mapping[str, npt.NDArray[Any]], taps: tuple[str, str]) -> None:
+    def add(self, arrays: Mapping[str, Array], taps: tuple[str, str]) -> None:
         layer, data = self.case.layer, arrays[taps[0]]
         starts = pair_starts("flat", 1, data.shape[-1]) if self.starts is None else self.starts
         lost = lost_sums(layer, data, arrays.get(taps[1]), starts, self.runtime)
@@ -214,7 +213,7 @@ def _is_padded(layer: Linear) -> bool:
     return any(attribute(layer.proto, "pads", ())) or attribute(layer.proto, "auto_pad", b"") not in (b"", b"VALID")
 
 
-def _steps(layer: Linear) -> npt.NDArray[np.float64] | None:
+def _steps(layer: Linear) -> Float64 | None:
     """Return steps of the output's scale per s32 unit: one value, or one per output channel."""
     output = layer.output_scale()
     data = layer.constants.value(layer.data.scale)

@@ -29,10 +29,9 @@ from int8cal.protos import copied
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    import numpy.typing as npt
-
     from int8cal.audit.layer import Linear
     from int8cal.evaluation.result import Fusion
+    from int8cal.numerics import Array, Bools, Float32, Float64, Int8, Int32
 
 RepairKind = Literal["scales", "codes"]
 _ALL_CODES = QType("int8", -128, 127)
@@ -63,9 +62,9 @@ class Repair:
 class _New:
     """New rows of a layer, and of every scale (before, after): float32 values (scales,); None where they stay."""
 
-    rows: npt.NDArray[np.int8]
-    before: npt.NDArray[np.float64] | None
-    after: npt.NDArray[np.float64] | None
+    rows: Int8
+    before: Float64 | None
+    after: Float64 | None
     repair: Repair
 
 
@@ -103,7 +102,7 @@ def _requantize(case: WorstCase, opset: int) -> _New:
     weight = layer.weight
     if weight is None or rows is None or links is None or unsafe is None:
         raise TypeError("a layer that is unsafe has weights, links and unsafe channels")
-    touched: npt.NDArray[np.bool_] = np.any(unsafe, axis=1)
+    touched: Bools = np.any(unsafe, axis=1)
     part = rows.values[touched].astype(np.float64)
     values = rows.values.copy()
     channels = int(touched.sum()) * rows.values.shape[1]
@@ -123,7 +122,7 @@ def _requantize(case: WorstCase, opset: int) -> _New:
     return _New(values, before, after, Repair(layer.name, "scales", channels, _sqnr(real.values, new)))
 
 
-def _scales(layer: Linear, count: int, opset: int) -> npt.NDArray[np.float64] | None:
+def _scales(layer: Linear, count: int, opset: int) -> Float64 | None:
     """Return the scale of each of `count` rows where each may have one of its own; None where the scales must stay."""
     weight = layer.weight
     if weight is None or weight.scale is None or weight.zero_point.any():
@@ -141,11 +140,11 @@ def _scales(layer: Linear, count: int, opset: int) -> npt.NDArray[np.float64] | 
 
 
 def _with_room(
-    scales: npt.NDArray[np.float64],
-    before: npt.NDArray[np.float64],
-    touched: npt.NDArray[np.bool_],
-    bias: npt.NDArray[np.int32] | None,
-) -> npt.NDArray[np.float64]:
+    scales: Float64,
+    before: Float64,
+    touched: Bools,
+    bias: Int32 | None,
+) -> Float64:
     """Raise scales until the s32 bias of each channel fits as before."""
     if bias is None:
         return scales
@@ -154,7 +153,7 @@ def _with_room(
     return np.where(codes > 0.5 * BIAS_LIMIT, scales, np.maximum(scales, needed))
 
 
-def _per_scale(values: npt.NDArray[Any], scales: int) -> npt.NDArray[Any]:
+def _per_scale(values: Array, scales: int) -> Array:
     """Lay out values per output channel as (groups, scales)."""
     return (
         np.broadcast_to(values.reshape(-1), (scales,)).reshape(1, -1)
@@ -163,7 +162,7 @@ def _per_scale(values: npt.NDArray[Any], scales: int) -> npt.NDArray[Any]:
     )
 
 
-def bias_codes(layer: Linear) -> npt.NDArray[np.int32] | None:
+def bias_codes(layer: Linear) -> Int32 | None:
     """Return the codes of an s32 bias."""
     slot = layer.form.bias
     if not 0 <= slot < len(layer.proto.input) or not layer.proto.input[slot]:
@@ -188,9 +187,7 @@ def _write(editor: _Editor, layer: Linear, new: _New) -> None:
         _write_bias(editor, layer, bias, new.before, new.after)
 
 
-def _write_direct(
-    editor: _Editor, layer: Linear, codes: npt.NDArray[np.int8], scales: npt.NDArray[np.float32] | None
-) -> None:
+def _write_direct(editor: _Editor, layer: Linear, codes: Int8, scales: Float32 | None) -> None:
     node, form = layer.proto, layer.form
     editor.set_constant(node, form.weight, codes)
     if scales is None:
@@ -204,9 +201,7 @@ def _write_direct(
         editor.set_constant(node, form.zero_point, np.zeros(shape, np.int8))
 
 
-def _write_between(
-    editor: _Editor, layer: Linear, codes: npt.NDArray[np.int8], scales: npt.NDArray[np.float32] | None
-) -> None:
+def _write_between(editor: _Editor, layer: Linear, codes: Int8, scales: Float32 | None) -> None:
     node, weight = layer.proto, layer.weight
     if weight is None or weight.scale is None:
         raise TypeError("weights behind a DequantizeLinear have a scale")
@@ -215,7 +210,7 @@ def _write_between(
     zero_point = np.broadcast_to(weight.zero_point, scale.shape).astype(np.int8)
     if not weight.plain:
         stem = f"{weight.name}_safe"
-        constants: dict[str, npt.NDArray[Any]] = {stem: codes, f"{stem}_scale": scale, f"{stem}_zero_point": zero_point}
+        constants: dict[str, Array] = {stem: codes, f"{stem}_scale": scale, f"{stem}_zero_point": zero_point}
         editor.new_dequantize(node, layer.form.weight, constants, axis)
         return
     dequantize = editor.own_dequantize(node, layer.form.weight)
@@ -227,9 +222,9 @@ def _write_between(
 def _write_bias(
     editor: _Editor,
     layer: Linear,
-    bias: npt.NDArray[np.int32],
-    before: npt.NDArray[np.float64],
-    after: npt.NDArray[np.float64],
+    bias: Int32,
+    before: Float64,
+    after: Float64,
 ) -> None:
     """Let the codes of a bias, and the scales that say what they stand for, follow the scales of the weights."""
     node, slot = layer.proto, layer.form.bias
@@ -256,7 +251,7 @@ def _write_bias(
     editor.set_scales(dequantize, scales, np.zeros(scales.shape, np.int32), len(shape) - 1)
 
 
-def _sqnr(before: npt.NDArray[np.float64], after: npt.NDArray[Any]) -> float | None:
+def _sqnr(before: Float64, after: Array) -> float | None:
     noise = float(((before - after) ** 2).sum())
     return float(10 * np.log10((before**2).sum() / noise)) if noise > 0 else None
 
@@ -277,7 +272,7 @@ class _Editor:
         self.left: list[str] = []
         self.inserted: dict[str, list[onnx.NodeProto]] = {}  # first output of a node -> the new ones before it
 
-    def set_constant(self, node: onnx.NodeProto, slot: int, value: npt.NDArray[Any]) -> None:
+    def set_constant(self, node: onnx.NodeProto, slot: int, value: Array) -> None:
         """Let an input of a node be this value; an initializer that others read as well stays, and gets a copy."""
         name = node.input[slot]
         alone = name in self.initializers and self.readers[name] == 1 and name not in self.fixed
@@ -290,9 +285,7 @@ class _Editor:
         self.initializers[fresh] = self.graph.initializer[-1]
         self.rewire(node, slot, fresh)
 
-    def set_scales(
-        self, node: onnx.NodeProto, scales: npt.NDArray[Any], zero_point: npt.NDArray[Any], axis: int
-    ) -> None:
+    def set_scales(self, node: onnx.NodeProto, scales: Array, zero_point: Array, axis: int) -> None:
         """Let a DequantizeLinear have these scales, and zero points where it has any."""
         self.set_constant(node, 1, scales)
         if len(node.input) > 2 and node.input[2]:
@@ -320,7 +313,7 @@ class _Editor:
         return self._insert(copy, node, slot)
 
     def new_dequantize(
-        self, node: onnx.NodeProto, slot: int, values: Mapping[str, npt.NDArray[Any]], axis: int | None
+        self, node: onnx.NodeProto, slot: int, values: Mapping[str, Array], axis: int | None
     ) -> onnx.NodeProto:
         """Put a DequantizeLinear of new constants (in order, by name) before an input of a node."""
         names = []

@@ -18,7 +18,7 @@ import numpy.typing as npt
 
 from int8cal.graph.index import attribute
 from int8cal.graph.layers import window_of
-from int8cal.numerics import Float32, Int8, Int32, Int64
+from int8cal.numerics import Array, Float32, Int8, Int32, Int64
 from int8cal.numerics.compiled import compiled
 from int8cal.numerics.gram import convolution_reads, transposed_reads
 from int8cal.numerics.pairs import SAFE_SUM, one_sign
@@ -48,9 +48,7 @@ class Lost:
     saturated: Int64
 
 
-def lost_sums(
-    layer: Linear, x: npt.NDArray[Any], second: npt.NDArray[Any] | None, starts: Int64, runtime: KernelLibrary
-) -> Lost:
+def lost_sums(layer: Linear, x: Array, second: Array | None, starts: Int64, runtime: KernelLibrary) -> Lost:
     """Simulate a layer.
 
     Args:
@@ -90,12 +88,12 @@ def quantize_dynamically(values: Float32) -> tuple[UInt8, np.float32, int]:
     return np.clip(np.rint(values / scale) + zero, 0, 255).astype(np.uint8), scale, zero
 
 
-def _unsigned(codes: npt.NDArray[Any]) -> UInt8:
+def _unsigned(codes: Array) -> UInt8:
     """Return u8 as it is, and s8 plus 128."""
     return codes if codes.dtype == np.uint8 else codes.view(np.uint8) ^ np.uint8(128)
 
 
-def _convolution(layer: Linear, codes: npt.NDArray[Any], runtime: KernelLibrary) -> Iterator[_Block]:
+def _convolution(layer: Linear, codes: Array, runtime: KernelLibrary) -> Iterator[_Block]:
     """Cut out what the outputs read, a column each (im2col), image by image in blocks that fit into BUDGET."""
     if attribute(layer.proto, "channels_last", 0):
         codes = np.moveaxis(codes, -1, 1)
@@ -120,7 +118,7 @@ def _convolution(layer: Linear, codes: npt.NDArray[Any], runtime: KernelLibrary)
             yield part.swapaxes(1, 2).reshape(group, -1, part.shape[3]), weights
 
 
-def _product(layer: Linear, left: npt.NDArray[Any], right: Any) -> Iterator[_Block]:
+def _product(layer: Linear, left: Array, right: Any) -> Iterator[_Block]:
     """Yield each matrix product of a MatMul or Gemm: (..., M, K) by (..., K, N), stacks broadcast."""
     if layer.form.kind == "Gemm":
         left = left.T if attribute(layer.proto, "transA", 0) else left

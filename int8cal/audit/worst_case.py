@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
     from int8cal.audit.layer import Linear
     from int8cal.evaluation.result import Fusion
+    from int8cal.numerics import Bools, Int64
     from int8cal.numerics.pairs import Order
 
 
@@ -41,7 +42,7 @@ class WorstCase:
     result: LayerSaturation
     rows: Rows | None = None
     links: Links | None = None
-    unsafe: npt.NDArray[np.bool_] | None = None
+    unsafe: Bools | None = None
     anywhere: bool = False
 
 
@@ -141,7 +142,7 @@ def headroom(
     codes: tuple[int, int] = (0, 255),
     zero_point: int = 0,
     weight_zero_point: npt.ArrayLike = 0,
-) -> npt.NDArray[np.int64]:
+) -> Int64:
     """Tell how far the accumulator stays from wrapping around, whatever the data.
 
     Args:
@@ -159,5 +160,5 @@ def headroom(
     ends = np.array(codes, np.int64) - zero_point
     most = np.maximum(weights * ends[0], weights * ends[1]).sum(axis=1)
     least = np.minimum(weights * ends[0], weights * ends[1]).sum(axis=1)
-    left: npt.NDArray[np.int64] = S32_MAX - (np.maximum(most, -least) + np.abs(np.asarray(bias, np.int64)))
+    left: Int64 = S32_MAX - (np.maximum(most, -least) + np.abs(np.asarray(bias, np.int64)))
     return left

@@ -30,8 +30,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
     from pathlib import Path
 
-    import numpy.typing as npt
-
     from int8cal.calibration.engines.local import Counting
     from int8cal.calibration.engines.parts import CountWork, PartCounts
     from int8cal.calibration.engines.ray import Cluster
@@ -39,6 +37,7 @@ if TYPE_CHECKING:
     from int8cal.calibration.statistics import Statistics
     from int8cal.data.feeds import Feeds
     from int8cal.data.sample import Sample
+    from int8cal.numerics import Array
     from int8cal.runtime.batching import Arrays
 
 
@@ -200,7 +199,7 @@ class Checkpoint:
         """Return what was noted under a name; None where nothing was."""
         return self._known.get(key)
 
-    def note(self, key: str, **arrays: npt.NDArray[Any]) -> None:
+    def note(self, key: str, **arrays: Array) -> None:
         """Note arrays under a name that says what they are of, and save them if the last time is long ago."""
         self._known[key] = arrays
         self.save_when_due()
@@ -310,9 +309,9 @@ def _header(path: Path) -> dict[str, Any]:
     return header
 
 
-def _array(archive: zipfile.ZipFile, number: int, name: str) -> npt.NDArray[Any]:
+def _array(archive: zipfile.ZipFile, number: int, name: str) -> Array:
     with archive.open(_member(number, name)) as file:
-        array: npt.NDArray[Any] = np.lib.format.read_array(file, allow_pickle=False)
+        array: Array = np.lib.format.read_array(file, allow_pickle=False)
     return array
 
 

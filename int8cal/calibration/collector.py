@@ -6,14 +6,13 @@ import math
 import statistics
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Self
 
 import numpy as np
-import numpy.typing as npt
 
 from int8cal.calibration.statistics import ChannelStatistics, TensorStatistics
 from int8cal.errors import StatisticsError
-from int8cal.numerics import Float32, Int64, exactsum, kernels
+from int8cal.numerics import Array, Float32, Int64, exactsum, kernels
 from int8cal.numerics.loglinear import BINS, COARSE_BINS, add_counts
 
 if TYPE_CHECKING:
@@ -88,7 +87,7 @@ class Collector:
         self._own_low, self._own_high = self._low.copy(), self._high.copy()  # of one sample
         self._widths = Widths()
 
-    def add(self, values: npt.NDArray[Any], where: str, block: int = 1) -> None:
+    def add(self, values: Array, where: str, block: int = 1) -> None:
         """Count one sample's values.
 
         Args:
@@ -178,7 +177,7 @@ class Collector:
 class TapValues:
     """One tap's values of one sample, and how many channels lie side by side in them (see Collector.add)."""
 
-    values: npt.NDArray[Any]
+    values: Array
     block: int
 
 
@@ -260,7 +259,7 @@ def group_size(tapped: Mapping[str, TapValues]) -> int:
     return int(min(max(_GROUP_BYTES // max(4 * _values(tapped), 1), 1), _LARGEST_GROUP))
 
 
-def nonfinite(what: str, values: npt.NDArray[Any], sample: str, **fields: str) -> StatisticsError:
+def nonfinite(what: str, values: Array, sample: str, **fields: str) -> StatisticsError:
     """Make the error of a tensor that holds NaN or infinity for a sample; fields as errors have them."""
     return StatisticsError(
         f"{what} holds {'NaN' if np.isnan(values).any() else 'infinity'}",

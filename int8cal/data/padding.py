@@ -11,12 +11,13 @@ from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal, cast, get_args
 
 import numpy as np
-import numpy.typing as npt
 
 from int8cal.errors import StatisticsError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
+
+    from int8cal.numerics import Array, Bools
 
 Side = Literal["end", "start", "both ends", "inside"]
 How = Literal["trimmed", "masked", "kept"]
@@ -128,7 +129,7 @@ class Positions:
         axes: Tensor name -> its axes of positions; a tensor that is not named has none.
     """
 
-    kept: npt.NDArray[np.bool_]
+    kept: Bools
     axes: Mapping[str, tuple[int, ...]]
 
 
@@ -137,7 +138,7 @@ def has_positions(sample: object) -> bool:
     return getattr(sample, "positions", None) is not None
 
 
-def kept(name: str, array: npt.NDArray[Any], sample: object) -> npt.NDArray[Any]:
+def kept(name: str, array: Array, sample: object) -> Array:
     """Leave out of a tensor what a sample's padding made of it.
 
     Args:
@@ -152,9 +153,7 @@ def kept(name: str, array: npt.NDArray[Any], sample: object) -> npt.NDArray[Any]
     return array
 
 
-def with_other_padding(
-    feed: Mapping[str, npt.NDArray[Any]], way: Iterable[tuple[str, int]], is_kept: npt.NDArray[np.bool_]
-) -> dict[str, npt.NDArray[Any]]:
+def with_other_padding(feed: Mapping[str, Array], way: Iterable[tuple[str, int]], is_kept: Bools) -> dict[str, Array]:
     """Write something else to the padding of a sample: ids 0 and 1, which every table has, or what stands elsewhere.
 
     Args:
@@ -174,7 +173,7 @@ def with_other_padding(
 
 
 def axes_of_positions(
-    values: Mapping[str, npt.NDArray[Any]], others: Mapping[str, npt.NDArray[Any]], is_kept: npt.NDArray[np.bool_]
+    values: Mapping[str, Array], others: Mapping[str, Array], is_kept: Bools
 ) -> dict[str, tuple[int, ...] | None]:
     """Find the axes along which tensors hold positions, by what other padding changes.
 
@@ -189,7 +188,7 @@ def axes_of_positions(
     return {name: _axes(value, others[name], is_kept) for name, value in values.items()}
 
 
-def _axes(x: npt.NDArray[Any], y: npt.NDArray[Any], is_kept: npt.NDArray[np.bool_]) -> tuple[int, ...] | None:
+def _axes(x: Array, y: Array, is_kept: Bools) -> tuple[int, ...] | None:
     if x.shape != y.shape:
         return None
     changed = (x != y) & ((x == x) | (y == y))  # noqa: PLR0124 - NaN in both is no change

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from int8cal.data.sample import Sample
     from int8cal.graph.signature import Signature
-    from int8cal.numerics import Float64
+    from int8cal.numerics import Array, Float64
     from int8cal.preprocess import Preprocess
 
 
@@ -70,7 +70,7 @@ class Pixels:
         largest = max(abs(value) for value in self.mean) / abs(self.scale) + 255
         return min(TOLERANCE + 4 * _EPSILON * largest, 0.25)
 
-    def codes(self, values: npt.NDArray[Any], origin: str) -> npt.NDArray[np.uint8]:
+    def codes(self, values: Array, origin: str) -> npt.NDArray[np.uint8]:
         """Turn a float feed back into the pixels that it was made from.
 
         Args:

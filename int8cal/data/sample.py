@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from typing import TYPE_CHECKING, Literal, Protocol
 
 import numpy as np
 import xxhash
@@ -13,8 +13,6 @@ from int8cal.errors import DataError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
-
-    import numpy.typing as npt
 
     from int8cal.data.padding import Padding, Positions
     from int8cal.numerics import Array
@@ -103,7 +101,7 @@ def unreadable(name: str, what: str) -> DataError:
     return DataError(f"cannot be read: {reason}", where=name, do=do, unreadable=True)
 
 
-def fingerprint_of(feed: Mapping[str, npt.NDArray[Any]]) -> int:
+def fingerprint_of(feed: Mapping[str, Array]) -> int:
     """Hash a feed; the fingerprint of a set of samples is the sum modulo 2**128, whatever the order or the files.
 
     Args:

@@ -12,20 +12,21 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
-import numpy.typing as npt
 import xxhash
 
 from int8cal.data.padding import FIXED, How, Padding, Positions, Side, axes_of_positions, with_other_padding
 from int8cal.errors import Int8calError
+from int8cal.numerics import Array
 
 if TYPE_CHECKING:
     from int8cal.data.sample import Sample
     from int8cal.graph.signature import Signature, TensorSpec
+    from int8cal.numerics import Bools
 
-NamedArrays = Mapping[str, npt.NDArray[Any]]
+NamedArrays = Mapping[str, Array]
 RunFeed = Callable[[NamedArrays], NamedArrays]
 Way = tuple[tuple[str, int], ...]  # inputs and axes to trim along
 # Power of the difference, of the outputs' power. Kernels for other shapes differ by 1e-12 or less; padding that a model
@@ -184,7 +185,7 @@ def _named(spec: TensorSpec) -> bool:
     return "mask" in spec.name.lower()
 
 
-def _ones(mask: npt.NDArray[Any]) -> tuple[slice, Side] | None:
+def _ones(mask: Array) -> tuple[slice, Side] | None:
     """Return what a mask of one sample keeps, and where its zeros lie; None where it is no mask, or without zeros."""
     values = mask.reshape(-1)
     if mask.ndim != 2 or len(mask) != 1 or not ((values == 0) | (values == 1)).all():
@@ -198,7 +199,7 @@ def _ones(mask: npt.NDArray[Any]) -> tuple[slice, Side] | None:
     return slice(first, last), "end" if first == 0 else "start" if last == len(values) else "both ends"
 
 
-def _cut(feed: NamedArrays, way: Iterable[tuple[str, int]], kept: slice, length: int) -> dict[str, npt.NDArray[Any]]:
+def _cut(feed: NamedArrays, way: Iterable[tuple[str, int]], kept: slice, length: int) -> dict[str, Array]:
     """Cut a feed's arrays along some axes, where these have the mask's length."""
     result = dict(feed)
     for name, axis in way:
@@ -229,7 +230,7 @@ def _proven(
 
 
 def _masked(
-    model: Opened, feed: NamedArrays, way: Sequence[tuple[str, int]], is_kept: npt.NDArray[np.bool_]
+    model: Opened, feed: NamedArrays, way: Sequence[tuple[str, int]], is_kept: Bools
 ) -> dict[str, tuple[int, ...]] | None:
     """Find the axes of positions of a model's tensors; None where outputs elsewhere depend on padding."""
     try:
@@ -247,7 +248,7 @@ def _digest(axes: Mapping[str, tuple[int, ...]]) -> str:
     return xxhash.xxh3_64_hexdigest(json.dumps(sorted(axes.items())).encode())
 
 
-def _filled(feed: NamedArrays, way: Iterable[tuple[str, int]], kept: slice, length: int) -> dict[str, npt.NDArray[Any]]:
+def _filled(feed: NamedArrays, way: Iterable[tuple[str, int]], kept: slice, length: int) -> dict[str, Array]:
     """Write what stands at the kept positions to the others as well."""
     result = dict(feed)
     order = kept.start + (np.arange(length) - kept.start) % (kept.stop - kept.start)
@@ -256,7 +257,7 @@ def _filled(feed: NamedArrays, way: Iterable[tuple[str, int]], kept: slice, leng
     return result
 
 
-def _at(outputs: NamedArrays, short: NamedArrays, kept: slice, length: int) -> dict[str, npt.NDArray[Any]]:
+def _at(outputs: NamedArrays, short: NamedArrays, kept: slice, length: int) -> dict[str, Array]:
     """Cut outputs to the kept positions, along the axes along which those of the trimmed sample are shorter.
 
     Raises:

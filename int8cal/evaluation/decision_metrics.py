@@ -26,10 +26,8 @@ from int8cal.numerics.ranks import average_ranks, best_first, best_recalls, rank
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
-    import numpy.typing as npt
-
     from int8cal.evaluation.output_groups import GroupKind
-    from int8cal.numerics import Array
+    from int8cal.numerics import Array, Indices
     from int8cal.runtime.batching import Arrays
 
 
@@ -172,7 +170,7 @@ def _rows(group: OutputGroup, values: Array) -> Array:
     return np.moveaxis(part, axis, -1).reshape(-1, channels)
 
 
-def _spaced(rows: int, most: int) -> npt.NDArray[np.intp]:
+def _spaced(rows: int, most: int) -> Indices:
     """Choose rows, evenly spaced: all of them where there are no more than that."""
     return np.arange(rows) if rows <= most else np.linspace(0, rows - 1, max(most, 1)).round().astype(np.intp)
 

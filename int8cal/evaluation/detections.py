@@ -17,9 +17,7 @@ from int8cal.numerics.boxes import corners, match, suppress
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    import numpy.typing as npt
-
-    from int8cal.numerics import Array, Float64
+    from int8cal.numerics import Array, Float64, Indices
 
 
 # Of detectors' demonstrations: YOLO's default score, and the overlap that torchvision and most others suppress at.
@@ -140,7 +138,7 @@ class _Reading:
         background = int(often.argmax())
         self.background = background if len(often) > 1 and often[background] > 0.5 else None
 
-    def candidates(self, scores: Array) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.intp]]:
+    def candidates(self, scores: Array) -> tuple[Indices, Indices]:
         """Return objects and classes of the best scores, the best first."""
         least = _LOGIT if self.logits else LEAST_SCORE
         if self.background is not None:
@@ -155,7 +153,7 @@ class _Reading:
         return objects[order], classes[order]
 
 
-def _kept(boxes: Float64, classes: npt.NDArray[np.intp]) -> tuple[Float64, npt.NDArray[np.intp]]:
+def _kept(boxes: Float64, classes: Indices) -> tuple[Float64, Indices]:
     stay = suppress(boxes, classes, SUPPRESSED, DETECTIONS)
     return boxes[stay], classes[stay]
 

@@ -27,12 +27,11 @@ from int8cal.runtime.sessions import QUIET, Session
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
-    import numpy.typing as npt
     import onnx
 
     from int8cal.data.feeds import Feeds
     from int8cal.graph.signature import Signature, TensorSpec
-    from int8cal.numerics import Array
+    from int8cal.numerics import Array, Bools, Float64, Int64
     from int8cal.preprocess import Preprocess, TextPreprocess
 
 
@@ -242,7 +241,7 @@ def better_fed(model: onnx.ModelProto, feeds: Feeds, classes: int | None, *, thr
         return ()
     likely = (_EXCHANGED,) if hits.mean() >= right else _possible(samples, spec)
     variants = (*likely, *_redone(feeds.preprocess, spec))
-    best: tuple[int, _Variant, npt.NDArray[np.bool_]] | None = None
+    best: tuple[int, _Variant, Bools] | None = None
     for variant in variants:
         changed = [_changed(sample, spec, variant) for sample in samples]
         found = _decisions(session, signature, [each for each in changed if each is not None])
@@ -345,7 +344,7 @@ def _changed(sample: Sample, spec: TensorSpec, variant: _Variant) -> Sample | No
     return Sample({**sample.feed, spec.name: np.ascontiguousarray(changed, np.float32)}, sample.origin, sample.label)
 
 
-def _decisions(session: Session, signature: Signature, samples: Sequence[Sample]) -> npt.NDArray[np.int64] | None:
+def _decisions(session: Session, signature: Signature, samples: Sequence[Sample]) -> Int64 | None:
     """Return the largest class of each sample; None where the first float output holds no class scores."""
     found = []
     for each in _decided(session, signature, samples):
@@ -404,8 +403,8 @@ class _Expected:
     """
 
     tensor: str
-    center: npt.NDArray[np.float64]
-    deviation: npt.NDArray[np.float64] | None = None
+    center: Float64
+    deviation: Float64 | None = None
 
 
 def _first_layer(index: Index) -> _Expected | None:
@@ -429,5 +428,5 @@ def _first_layer(index: Index) -> _Expected | None:
     return None if bias is None else _Expected(name, bias)
 
 
-def _constant(index: Index, name: str) -> npt.NDArray[np.float64] | None:
+def _constant(index: Index, name: str) -> Float64 | None:
     return index.constant(name).astype(np.float64).reshape(-1) if index.is_constant(name) else None

@@ -10,7 +10,7 @@ import statistics
 import time
 from collections import Counter
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import onnx
 
@@ -27,9 +27,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
     from collections.abc import Set as AbstractSet
 
-    import numpy.typing as npt
-
     from int8cal.graph.plan import Plan
+    from int8cal.numerics import Array
     from int8cal.runtime.batching import Runs
     from int8cal.runtime.profile import Profile
 
@@ -62,7 +61,7 @@ class Rounds(tuple[tuple[float, ...], ...]):  # noqa: SLOT001 - a tuple cannot h
 
 def measure_interleaved(
     sessions: Sequence[Runs],
-    feeds: Sequence[dict[str, npt.NDArray[Any]]],
+    feeds: Sequence[dict[str, Array]],
     *,
     rounds: int = _ROUNDS,
     budget_s: float = 3.0,
@@ -136,7 +135,7 @@ def measure_interleaved(
     return result
 
 
-def _timed(session: Runs, feed: dict[str, npt.NDArray[Any]], clocks: Sequence[int]) -> TimedRun:
+def _timed(session: Runs, feed: dict[str, Array], clocks: Sequence[int]) -> TimedRun:
     """Run a session once; clocks are read outside of the time that counts."""
     start, cpu = time.perf_counter(), cpu_s(clocks)
     begin = time.perf_counter()
@@ -146,7 +145,7 @@ def _timed(session: Runs, feed: dict[str, npt.NDArray[Any]], clocks: Sequence[in
     return TimedRun(end - begin, cpu, time.perf_counter() - start)
 
 
-def _settle(session: Runs, feed: dict[str, npt.NDArray[Any]], least_s: float, fastest_us: float) -> None:
+def _settle(session: Runs, feed: dict[str, Array], least_s: float, fastest_us: float) -> None:
     """Run a session until it is about as fast as it has been, but not for long; in its first turn for all that time."""
     start = time.perf_counter()
     while True:
@@ -171,7 +170,7 @@ def wait_until_quiet() -> None:
 
 def measure_latencies(
     pairs: Mapping[str, tuple[Runs, Runs]],
-    feeds: tuple[dict[str, npt.NDArray[Any]], dict[str, npt.NDArray[Any]]],
+    feeds: tuple[dict[str, Array], dict[str, Array]],
     *,
     rows: tuple[int, int] = (1, 1),
     budget_s: float = 3.0,

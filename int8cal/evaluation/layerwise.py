@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 import onnx
@@ -37,9 +37,8 @@ from int8cal.threads import threads_until_done
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    import numpy.typing as npt
-
     from int8cal.evaluation.thinning import Thinning
+    from int8cal.numerics import Array, Float32, Float64, Int32
     from int8cal.protos import ModelView
     from int8cal.runtime.batching import SampleLike
 
@@ -114,14 +113,14 @@ class _Part:
     """An output of the tapped int8 model: real values, or codes with the scale and zero point of all or of an axis."""
 
     output: str
-    scale: npt.NDArray[np.float32] | None = None
-    zero_point: npt.NDArray[np.int32] | None = None
+    scale: Float32 | None = None
+    zero_point: Int32 | None = None
 
-    def real(self, outputs: Mapping[str, npt.NDArray[Any]]) -> npt.NDArray[Any]:
+    def real(self, outputs: Mapping[str, Array]) -> Array:
         given = outputs[self.output]
         if self.scale is None or self.zero_point is None:
             return given
-        result: npt.NDArray[Any] = (given.astype(np.int32) - self.zero_point).astype(np.float32) * self.scale
+        result: Array = (given.astype(np.int32) - self.zero_point).astype(np.float32) * self.scale
         return result
 
 
@@ -322,7 +321,7 @@ def _compare(
     taps: Sequence[LayerTap],
     samples: Sequence[SampleLike],
     *,
-    factors: Mapping[str, tuple[int, npt.NDArray[np.float64]]],
+    factors: Mapping[str, tuple[int, Float64]],
     thinned: Mapping[str, Thinning],
     threads: int,
 ) -> list[tuple[ErrorSums, str, _Outside]]:
@@ -394,7 +393,7 @@ class _Outside:
     high: float = 0.0
     width: float = 0.0
 
-    def add(self, x: npt.NDArray[Any], part: _Part, codes: Mapping[str, npt.NDArray[Any]]) -> None:
+    def add(self, x: Array, part: _Part, codes: Mapping[str, Array]) -> None:
         if part.scale is None or part.zero_point is None or not x.size:
             return
         ends = np.iinfo(codes[part.output].dtype)
@@ -435,7 +434,7 @@ def _thinned(
     dims: Sequence[Sequence[int]],
     value_bytes: Sequence[int],
     room: int,
-    factors: Mapping[str, tuple[int, npt.NDArray[np.float64]]],
+    factors: Mapping[str, tuple[int, Float64]],
 ) -> dict[str, Thinning]:
     """Choose what is compared of tensors that take too many passes whole; of inputs all, which are held anyway."""
     sizes = [math.prod(own) * each for own, each in zip(dims, value_bytes, strict=True)]

@@ -19,12 +19,10 @@ from int8cal.numerics.bootstrap import paired_mean_interval
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    import numpy.typing as npt
-
     from int8cal.data.sample import Sample
     from int8cal.evaluation.user_metric import Metric
     from int8cal.graph.signature import Signature
-    from int8cal.numerics import Array, Float64
+    from int8cal.numerics import Array, Float64, Int64
     from int8cal.runtime.batching import Arrays
 
 
@@ -139,7 +137,7 @@ class _Call:
     metric: Metric
     model: str
     outputs: Arrays
-    labels: npt.NDArray[np.int64] | None
+    labels: Int64 | None
     origins: list[str]
     reference: Arrays
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import itertools
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -24,14 +24,14 @@ from int8cal.runtime.sessions import QUIET, Session
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    import numpy.typing as npt
     import onnx
 
     from int8cal.data.feeds import Feeds
     from int8cal.data.sample import Sample
     from int8cal.graph.signature import Signature
+    from int8cal.numerics import Array
 
-    _Outputs = Mapping[str, npt.NDArray[Any]]
+    _Outputs = Mapping[str, Array]
 
 _ROWS, _MORE_ROWS, _SMALL, _GROUPS = 4, 16, 4096, 4  # rows; of samples of so few values; and batches of strangers
 # Kernels add in another order for other numbers of rows: 100 dB and more. Where all rows have a part in each: 4 dB with
@@ -171,7 +171,7 @@ def _mixed(session: Session, signature: Signature, rows: Sequence[Sample]) -> st
     return _overlap(session, together, beside, alone[len(rows) - 1]) if size == 1 else None
 
 
-def _overlap(session: Session, together: dict[str, npt.NDArray[Any]], beside: _Outputs, last: _Outputs) -> str | None:
+def _overlap(session: Session, together: dict[str, Array], beside: _Outputs, last: _Outputs) -> str | None:
     """Say which output gets another number of rows by the last row than this one gives alone; None where none does.
 
     What is found in each row, as boxes, adds up to what is found in all; what a transposed convolution makes of steps
@@ -207,7 +207,7 @@ def _strangers(feeds: Feeds, size: int) -> list[Sample]:
     return []
 
 
-def _decibels(beside: npt.NDArray[Any], alone: npt.NDArray[Any], at: int, rows: int, size: int) -> float | None:
+def _decibels(beside: Array, alone: Array, at: int, rows: int, size: int) -> float | None:
     """Return the SQNR of a row beside others against the row by itself; None where an output has no such rows."""
     if beside.dtype.kind != "f" or beside.ndim != alone.ndim or not alone.ndim:
         return None
@@ -221,7 +221,7 @@ def _decibels(beside: npt.NDArray[Any], alone: npt.NDArray[Any], at: int, rows: 
     return _sqnr(alone[min(at, size - 1)], beside[at])
 
 
-def _decibels_of_several(beside: npt.NDArray[Any], alone: npt.NDArray[Any], at: int, rows: int) -> float | None:
+def _decibels_of_several(beside: Array, alone: Array, at: int, rows: int) -> float | None:
     """Return what `_decibels` does of several values for each row: rows one after the other, or in turn."""
     size = len(alone)
     if len(beside) != rows * size or beside.shape[1:] != alone.shape[1:] or not alone.size:
@@ -233,7 +233,7 @@ def _decibels_of_several(beside: npt.NDArray[Any], alone: npt.NDArray[Any], at: 
     return None if None in ratios else max(each for each in ratios if each is not None)
 
 
-def _sqnr(expected: npt.NDArray[Any], actual: npt.NDArray[Any]) -> float | None:
+def _sqnr(expected: Array, actual: Array) -> float | None:
     """Return the SQNR of values in dB; None where they are the same zeros, or not finite."""
     if not np.isfinite(actual).all():
         return None

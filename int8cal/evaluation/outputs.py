@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -22,10 +22,9 @@ from int8cal.numerics.metrics import PairedCounts, SampleSums, error_sums, paire
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    import numpy.typing as npt
-
     from int8cal.data.sample import Sample
     from int8cal.evaluation.output_groups import GroupFinder
+    from int8cal.numerics import Array, Bools
     from int8cal.runtime.batching import Arrays
 
 _NO_LABELS = "the samples have no labels"
@@ -114,7 +113,7 @@ class OutputComparison:
         self._summed_up = None
         masks = self._masks(fp32, int8)
         self._find_groups(sample, {**fp32, **{name: _filled(fp32[name], none) for name, none in masks.items()}})
-        floats: list[dict[str, npt.NDArray[Any]]] = [{}, {}]
+        floats: list[dict[str, Array]] = [{}, {}]
         for name, other in self._names:
             if name not in fp32 or other not in int8:
                 continue
@@ -147,7 +146,7 @@ class OutputComparison:
                 self._classify(name, sample, *decided)
         self._decide(floats)
 
-    def _masks(self, fp32: Arrays, int8: Arrays) -> dict[str, npt.NDArray[np.bool_]]:
+    def _masks(self, fp32: Arrays, int8: Arrays) -> dict[str, Bools]:
         """Tell where float outputs are masked, the same in both models."""
         found = {}
         for name, other in self._names:
@@ -167,13 +166,13 @@ class OutputComparison:
                 known.of += x.size
         return found
 
-    def _count_equal(self, name: str, x: npt.NDArray[Any], y: npt.NDArray[Any]) -> None:
+    def _count_equal(self, name: str, x: Array, y: Array) -> None:
         if x.shape == y.shape:
             self._equal.setdefault(name, []).append((int(np.count_nonzero(x == y)), x.size))
         else:
             self._unlike |= {name}
 
-    def _add_uneven(self, name: str, x: npt.NDArray[Any], y: npt.NDArray[Any]) -> None:
+    def _add_uneven(self, name: str, x: Array, y: Array) -> None:
         """Count a sample of which the models select other numbers of values: no two of them belong together."""
         first, second = self._models
         if self._find is None or name not in self._find.loose:
@@ -195,7 +194,7 @@ class OutputComparison:
             f"{y} for {x} in the {first}: values decide it, so none can be compared"
         )
 
-    def _decide(self, floats: list[dict[str, npt.NDArray[Any]]]) -> None:
+    def _decide(self, floats: list[dict[str, Array]]) -> None:
         """Look at what the outputs decide, by the groups that the first sample tells."""
         if self._find is not None and self.samples == 1:
             self._decisions = Decisions([each.group for name in floats[0] for each in self._groups[name]])
@@ -215,7 +214,7 @@ class OutputComparison:
         for name, value in new.items():
             self._groups[name] = [GroupComparison(group) for group in found.get(name, [whole_output(name, value)])]
 
-    def _add_groups(self, name: str, x: npt.NDArray[Any], y: npt.NDArray[Any]) -> None:
+    def _add_groups(self, name: str, x: Array, y: Array) -> None:
         groups = self._groups[name]
         last = groups[-1].group
         if last.axis is not None and (x.ndim <= last.axis or x.shape[last.axis] != last.end):
@@ -384,7 +383,7 @@ class OutputComparison:
             if each.total.max_abs > 0.0 and getattr(outputs[name], key, 0.0) is None
         ]
 
-    def _classify(self, name: str, sample: Sample, x: npt.NDArray[Any], y: npt.NDArray[Any]) -> None:
+    def _classify(self, name: str, sample: Sample, x: Array, y: Array) -> None:
         first, second = np.squeeze(x), np.squeeze(y)
         if first.ndim != 1 or first.size < 2:
             self._unlike_scores = self._unlike_scores or (
@@ -435,14 +434,12 @@ class OutputComparison:
         return f"output {name} is zero everywhere in both models"
 
 
-def _filled(value: npt.NDArray[Any], none: npt.NDArray[np.bool_]) -> npt.NDArray[Any]:
+def _filled(value: Array, none: Bools) -> Array:
     """Return values with zero where there are none, which makes no error."""
     return np.where(none, value.dtype.type(0), value)
 
 
-def _beyond(
-    x: npt.NDArray[Any], y: npt.NDArray[Any], none: npt.NDArray[np.bool_]
-) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
+def _beyond(x: Array, y: Array, none: Bools) -> tuple[Array, Array]:
     """Return both with their lowest, or highest, value where there are none, which decides as what stood there."""
     there = [value[~none] for value in (x, y)]
     ends = [float(end) for value in there if value.size for end in (value.min(), value.max())] or [0.0]
@@ -450,9 +447,7 @@ def _beyond(
     return np.where(none, stand_in, x), np.where(none, stand_in.astype(y.dtype), y)
 
 
-def _require_finite(
-    value: npt.NDArray[Any], name: str, model: str, origin: str, none: npt.NDArray[np.bool_] | None, *, quantized: bool
-) -> None:
+def _require_finite(value: Array, name: str, model: str, origin: str, none: Bools | None, *, quantized: bool) -> None:
     finite = np.isfinite(value)
     if (finite if none is None else finite | none).all():
         return

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -16,8 +16,7 @@ from int8cal.numerics.metrics import ErrorSums, error_sums
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    import numpy.typing as npt
-
+    from int8cal.numerics import Array
     from int8cal.runtime.batching import Arrays
     from int8cal.runtime.sessions import Session
 
@@ -66,7 +65,7 @@ class Recalled:
         self._session: Session | None = None
         self._opening = threading.Lock()
 
-    def run(self, feed: dict[str, npt.NDArray[Any]], outputs: Sequence[str] | None = None) -> Arrays:
+    def run(self, feed: dict[str, Array], outputs: Sequence[str] | None = None) -> Arrays:
         """Run one feed, or recall what it gives.
 
         Raises:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -13,11 +13,12 @@ from int8cal.protos import metadata_of
 from int8cal.quantization.corrections.equalization import EQUALIZATION_KEY
 
 if TYPE_CHECKING:
-    import numpy.typing as npt
     import onnx
 
+    from int8cal.numerics import Array, Float64
 
-def equalization_of(int8: onnx.ModelProto) -> dict[str, tuple[int, npt.NDArray[np.float64]]]:
+
+def equalization_of(int8: onnx.ModelProto) -> dict[str, tuple[int, Float64]]:
     """Read what the channels of the int8 model's tensors were multiplied by: the axis, and a factor 2**e of each."""
     text = metadata_of(int8, EQUALIZATION_KEY)
     if text is None:
@@ -34,7 +35,7 @@ def equalization_of(int8: onnx.ModelProto) -> dict[str, tuple[int, npt.NDArray[n
         ) from error
 
 
-def scaled_back(tensor: str, value: npt.NDArray[Any], axis: int, factors: npt.NDArray[np.float64]) -> npt.NDArray[Any]:
+def scaled_back(tensor: str, value: Array, axis: int, factors: Float64) -> Array:
     """Divide by the factor of each channel."""
     if factors.ndim != 1 or not -value.ndim <= axis < value.ndim or value.shape[axis] != factors.size:
         raise ModelError(
@@ -42,5 +43,5 @@ def scaled_back(tensor: str, value: npt.NDArray[Any], axis: int, factors: npt.ND
             f"of shape {value.shape}",
             do="quantize the model again",
         )
-    result: npt.NDArray[Any] = value / factors.reshape(along(axis, value.ndim))
+    result: Array = value / factors.reshape(along(axis, value.ndim))
     return result

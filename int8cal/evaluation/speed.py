@@ -22,14 +22,13 @@ from int8cal.runtime.sessions import Session, cpu_count, first_line
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
-    from typing import Any
 
-    import numpy.typing as npt
     import onnx
 
     from int8cal.evaluation.result import Latency
     from int8cal.evaluation.result_parts import Fastest
     from int8cal.evaluation.runtimes import SecondRuntime
+    from int8cal.numerics import Array
     from int8cal.runtime.batching import Arrays, Runs
 
     GivenModel = Path | onnx.ModelProto
@@ -147,7 +146,7 @@ def _open_unasked(
     return first, second
 
 
-def _between(here: Mapping[str, npt.NDArray[Any]], there: Mapping[str, npt.NDArray[Any]]) -> float | None:
+def _between(here: Mapping[str, Array], there: Mapping[str, Array]) -> float | None:
     """SQNR of one runtime's float outputs against the other's, over those that both give, in dB."""
     sums = ErrorSums()
     for name, expected in here.items():

@@ -14,10 +14,10 @@ from int8cal.stored import values_of
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    import numpy.typing as npt
     import onnx
 
     from int8cal.graph.index import Index
+    from int8cal.numerics import Array, Float32, Int64
 
 LAYOUT_OPS = frozenset({"Identity", "Transpose", "Reshape", "Flatten", "Squeeze", "Unsqueeze"})
 _BYTES = (np.dtype(np.int8), np.dtype(np.uint8))
@@ -37,9 +37,9 @@ class Codes:
     """
 
     name: str
-    values: npt.NDArray[Any]
-    scale: npt.NDArray[np.float32] | None
-    zero_point: npt.NDArray[np.int64]
+    values: Array
+    scale: Float32 | None
+    zero_point: Int64
     axis: int | None
     plain: bool
 
@@ -58,7 +58,7 @@ class Constants:
     def __init__(self, index: Index, outer: Constants | None = None) -> None:
         self.index, self.outer = index, outer
 
-    def value(self, name: str) -> npt.NDArray[Any] | None:
+    def value(self, name: str) -> Array | None:
         """Return a tensor's value; None where it is not constant, or needs an op that is not followed."""
         if not name:
             return None
@@ -66,7 +66,7 @@ class Constants:
         # of a long way that begins at an input nothing is followed
         if first is None or (self.outer is None and name not in self.index.derived):
             return None
-        found: dict[_Place, npt.NDArray[Any] | None] = {}
+        found: dict[_Place, Array | None] = {}
         waiting, entered = [first], set()
         while waiting:
             place = waiting[-1]
@@ -96,7 +96,7 @@ class Constants:
             return []
         return [found for each in node.input if each and (found := scope.place(each)) is not None]
 
-    def computed(self, name: str, known: Mapping[_Place, npt.NDArray[Any] | None]) -> npt.NDArray[Any] | None:
+    def computed(self, name: str, known: Mapping[_Place, Array | None]) -> Array | None:
         """Compute a tensor of this graph from the values of what it needs; None where that cannot be."""
         if name in self.index.initializers:
             return values_of(self.index.initializers[name])
@@ -173,7 +173,7 @@ class Constants:
         plain = name in self.index.initializers
         return Codes(self.source(name), values, scales, zeros, axis % values.ndim if several else None, plain)
 
-    def laid_out(self, node: onnx.NodeProto, data: npt.NDArray[Any]) -> npt.NDArray[Any] | None:
+    def laid_out(self, node: onnx.NodeProto, data: Array) -> Array | None:
         """Apply a node of LAYOUT_OPS to its data; None where its other inputs are not constant."""
         return _laid_out(node, data, self.value(node.input[1]) if len(node.input) > 1 else None)
 
@@ -185,7 +185,7 @@ class Constants:
         return None if found is None or found.scale is None or found.scale.ndim > 1 else found
 
 
-def _laid_out(node: onnx.NodeProto, data: npt.NDArray[Any], given: Any) -> npt.NDArray[Any] | None:
+def _laid_out(node: onnx.NodeProto, data: Array, given: Any) -> Array | None:
     """Apply a node of LAYOUT_OPS; `given` is the value of its second input, None where it is not constant."""
     if node.op_type == "Identity":
         return data
@@ -206,7 +206,7 @@ def _laid_out(node: onnx.NodeProto, data: npt.NDArray[Any], given: Any) -> npt.N
     return data.reshape([data.shape[i] if size == 0 else size for i, size in enumerate(sizes)])
 
 
-def _quantized(node: onnx.NodeProto, inputs: Sequence[npt.NDArray[Any] | None]) -> npt.NDArray[Any] | None:
+def _quantized(node: onnx.NodeProto, inputs: Sequence[Array | None]) -> Array | None:
     data, scale = inputs[:2]
     zero = inputs[2] if len(inputs) > 2 else np.zeros((), np.uint8)
     if data is None or scale is None or zero is None or zero.dtype not in _BYTES or not (scale > 0).all():
@@ -217,11 +217,11 @@ def _quantized(node: onnx.NodeProto, inputs: Sequence[npt.NDArray[Any] | None]) 
     limits = np.iinfo(zero.dtype)
     quotient = data.astype(np.float32) / scale.astype(np.float32).reshape(shape)
     codes = np.rint(quotient) + zero.astype(np.float32).reshape(shape if zero.size > 1 else [1] * data.ndim)
-    result: npt.NDArray[Any] = np.clip(codes, limits.min, limits.max).astype(zero.dtype)
+    result: Array = np.clip(codes, limits.min, limits.max).astype(zero.dtype)
     return result
 
 
-def _one_or_row(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
+def _one_or_row(values: Array) -> Array:
     return values.reshape(()) if values.size == 1 else values
 
 

@@ -6,7 +6,7 @@ Measured with onnxruntime 1.31 on two cores with VNNI. Only ratios matter: a cho
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from int8cal.graph.dims import named_dims
 from int8cal.graph.index import attribute
@@ -14,11 +14,11 @@ from int8cal.graph.index import attribute
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    import numpy.typing as npt
     import onnx
 
     from int8cal.graph.layers import Layer
     from int8cal.graph.plan import Plan
+    from int8cal.numerics import Array
 
 NODE_US = 3.5  # one kernel, however small
 LEAST_US = 0.01  # of a choice: gains are divided by it
@@ -107,7 +107,7 @@ def _product_us(layer: Layer, *, integer: bool) -> float:
     return FLOAT_MAC_US * (FLOAT_DEPTHWISE if layer.depthwise else 1.0)
 
 
-def other_nodes_us(model: onnx.ModelProto, plan: Plan, feed: Mapping[str, npt.NDArray[Any]]) -> float:
+def other_nodes_us(model: onnx.ModelProto, plan: Plan, feed: Mapping[str, Array]) -> float:
     """Estimate the microseconds of what `inference_us` leaves out: nodes that a plan leaves in float, one by one.
 
     Args:

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from int8cal.graph.index import Index
+    from int8cal.numerics import Array
 
 
 _WORTH_SHARING = 1024  # bytes of a constant that several nodes read alike
@@ -92,9 +93,7 @@ class Builder:
         self.initializers[name] = constant(name, value)
         return name
 
-    def integers(
-        self, stem: str, codes: npt.NDArray[Any], scale: npt.NDArray[Any], *, axis: int = 0, output: str = ""
-    ) -> str:
+    def integers(self, stem: str, codes: Array, scale: Array, *, axis: int = 0, output: str = "") -> str:
         """Append a DequantizeLinear of constant codes with zero point 0; returns its output.
 
         Args:
@@ -110,7 +109,7 @@ class Builder:
         self.node("DequantizeLinear", names, output, axis=axis if scale.shape else None)
         return output
 
-    def shared(self, name: str, value: npt.NDArray[Any]) -> str:
+    def shared(self, name: str, value: Array) -> str:
         """Add a constant, or name the one of the same values: layers that share a weight mostly have the same codes."""
         if value.nbytes < _WORTH_SHARING:
             return self.constant(name, value)
@@ -238,7 +237,7 @@ class Rewrite:
     """
 
     nodes: dict[str, tuple[onnx.NodeProto, ...]]
-    constants: dict[str, npt.NDArray[Any]] = field(default_factory=dict)
+    constants: dict[str, Array] = field(default_factory=dict)
     like: dict[str, str] = field(default_factory=dict)
     renamed: dict[str, str] = field(default_factory=dict)
 

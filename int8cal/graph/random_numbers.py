@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
+    from int8cal.numerics import Array, Float32
+
 _HOLDERS = frozenset({"If", "Loop", "Scan", "SequenceMap"})
 _COMPOUND = "Bernoulli"  # the runtime makes other nodes of it, a RandomUniformLike among them
 _LEAST_OPSET = 9  # has ConstantOfShape and NonZero
@@ -107,7 +109,7 @@ def repeated(
     return view, place
 
 
-def place_of(feed: Mapping[str, npt.NDArray[Any]]) -> int:
+def place_of(feed: Mapping[str, Array]) -> int:
     """Return where in the tables the numbers of a feed begin.
 
     Of arrays with three axes and more counts along the third where values grow: an image is told alike by raw pixels
@@ -143,7 +145,7 @@ def _drawing(*tops: onnx.GraphProto | onnx.FunctionProto) -> Iterator[onnx.NodeP
 
 
 @cache
-def _numbers(kind: str) -> npt.NDArray[np.float32]:
+def _numbers(kind: str) -> Float32:
     # RandomState's stream is frozen for good
     uniform = (np.random.RandomState(0).randint(0, 1 << 23, _SIZE) + 0.5) / (1 << 23)
     if kind == "uniform":

@@ -10,7 +10,7 @@ import math
 from collections import deque
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import onnx
 
@@ -24,7 +24,7 @@ from int8cal.protos import subgraphs
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator
 
-    import numpy.typing as npt
+    from int8cal.numerics import Array
 
 # Ops whose output has values of their first input, in another shape, order or type, or only some of them.
 MOVING = frozenset(
@@ -64,7 +64,7 @@ class Scope:
         """Its nodes in graph order."""
         return list(self.index.graph.node)
 
-    def read(self, name: str) -> npt.NDArray[Any] | None:
+    def read(self, name: str) -> Array | None:
         """Return a constant's value; None for anything else, and for one too large to be a factor or a mask."""
         tensor = self.index.initializers.get(name)
         if tensor is None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -11,11 +11,11 @@ from int8cal.metrics.outputs import Outputs, first_float, needs, vectors
 from int8cal.metrics.truth import truth_of
 
 if TYPE_CHECKING:
-    import numpy.typing as npt
+    from int8cal.numerics import Array, Float64, Int64
 
 
 @needs("sklearn")
-def ndcg(outputs: Outputs, labels: npt.NDArray[np.int64] | None) -> npt.NDArray[np.float64]:
+def ndcg(outputs: Outputs, labels: Int64 | None) -> Float64:
     """NDCG of the ten nearest others by cosine; one figure a sample.
 
     Args:
@@ -62,6 +62,6 @@ def spearman(outputs: Outputs, labels: object, origins: list[str]) -> float:  # 
     return float(spearmanr(cosines, judged).statistic)
 
 
-def _cosines(rows: npt.NDArray[np.float64]) -> npt.NDArray[Any]:
-    units: npt.NDArray[np.float64] = rows / np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), 1e-30)
+def _cosines(rows: Float64) -> Array:
+    units: Float64 = rows / np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), 1e-30)
     return units @ units.T

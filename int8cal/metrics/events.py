@@ -5,7 +5,7 @@ Truth: the samples' labels, 0 or 1; or a .json or .npy file for each sample with
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -14,11 +14,11 @@ from int8cal.metrics.outputs import Outputs, first_float, needs
 from int8cal.metrics.truth import truth_of
 
 if TYPE_CHECKING:
-    import numpy.typing as npt
+    from int8cal.numerics import Array, Int64
 
 
 @needs("sklearn")
-def f1(outputs: Outputs, labels: npt.NDArray[np.int64] | None, origins: list[str]) -> float:
+def f1(outputs: Outputs, labels: Int64 | None, origins: list[str]) -> float:
     """F1 of all frames; an event is a probability of at least 0.5.
 
     Args:
@@ -34,16 +34,14 @@ def f1(outputs: Outputs, labels: npt.NDArray[np.int64] | None, origins: list[str
 
 
 @needs("sklearn")
-def auc(outputs: Outputs, labels: npt.NDArray[np.int64] | None, origins: list[str]) -> float:
+def auc(outputs: Outputs, labels: Int64 | None, origins: list[str]) -> float:
     """Area under the ROC curve of all frames; outputs, labels and origins as for `f1`, of any monotonous score."""
     from sklearn.metrics import roc_auc_score
 
     return float(roc_auc_score(*_frames(outputs, labels, origins)))
 
 
-def _frames(
-    outputs: Outputs, labels: npt.NDArray[np.int64] | None, origins: list[str]
-) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
+def _frames(outputs: Outputs, labels: Int64 | None, origins: list[str]) -> tuple[Array, Array]:
     """Put truth and scores of all frames in a row each."""
     if labels is not None:
         truths = [np.reshape(label, 1) for label in labels]
@@ -64,7 +62,7 @@ def _frames(
     return np.concatenate(truths), np.concatenate(scores)
 
 
-def _score(output: npt.NDArray[Any], frames: int) -> npt.NDArray[Any]:
+def _score(output: Array, frames: int) -> Array:
     """Take the second of two columns, where there are two for each frame."""
     two = output.ndim and output.shape[-1] == 2 and output.size == 2 * frames
     return output[..., 1].reshape(-1) if two else output.reshape(-1)

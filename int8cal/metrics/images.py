@@ -6,7 +6,7 @@ Truth: a .npy file for each sample, of the shape and in the unit of the model's 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -19,11 +19,13 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
+    from int8cal.numerics import Array, Float64
+
     Image = npt.NDArray[np.float64]
 
 
 @needs("skimage")
-def psnr(outputs: Outputs, labels: object, origins: list[str]) -> npt.NDArray[np.float64]:  # noqa: ARG001 - every metric gets labels
+def psnr(outputs: Outputs, labels: object, origins: list[str]) -> Float64:  # noqa: ARG001 - every metric gets labels
     """Peak signal to noise ratio in dB; outputs and origins as for `ssim`."""
     from skimage.metrics import peak_signal_noise_ratio
 
@@ -33,7 +35,7 @@ def psnr(outputs: Outputs, labels: object, origins: list[str]) -> npt.NDArray[np
 
 
 @needs("skimage")
-def ssim(outputs: Outputs, labels: object, origins: list[str]) -> npt.NDArray[np.float64]:  # noqa: ARG001 - every metric gets labels
+def ssim(outputs: Outputs, labels: object, origins: list[str]) -> Float64:  # noqa: ARG001 - every metric gets labels
     """Structural similarity, at most 1.
 
     Args:
@@ -69,7 +71,7 @@ def _pairs(outputs: Outputs, origins: list[str]) -> Iterator[tuple[Image, Image,
         yield right, shown, peak
 
 
-def _channels_last(image: npt.NDArray[Any]) -> Image:
+def _channels_last(image: Array) -> Image:
     """Bring (C, H, W) to (H, W, C), and one channel alone to (H, W): channels are fewer than rows."""
     if image.ndim == 3 and image.shape[0] <= 4 < image.shape[2]:
         image = image.transpose(1, 2, 0)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 
@@ -11,9 +11,9 @@ from int8cal.errors import ModelError
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    import numpy.typing as npt
+    from int8cal.numerics import Array, Float64
 
-Outputs = dict[str, "npt.NDArray[Any]"]
+Outputs = dict[str, "Array"]
 F = TypeVar("F", bound="Callable[..., object]")
 
 
@@ -27,7 +27,7 @@ def needs(*modules: str, higher_is_better: bool = True) -> Callable[[F], F]:
     return mark
 
 
-def first_float(outputs: Mapping[str, npt.NDArray[Any]]) -> npt.NDArray[Any]:
+def first_float(outputs: Mapping[str, Array]) -> Array:
     """Return the first output that holds real numbers, samples along axis 0.
 
     Raises:
@@ -40,12 +40,12 @@ def first_float(outputs: Mapping[str, npt.NDArray[Any]]) -> npt.NDArray[Any]:
     raise ModelError("has no float output for the metric", do="write a metric of your own")
 
 
-def output_named(outputs: Mapping[str, npt.NDArray[Any]], *words: str) -> npt.NDArray[Any] | None:
+def output_named(outputs: Mapping[str, Array], *words: str) -> Array | None:
     """Return the first output whose name holds one of these words; None where none does."""
     return next((output for name, output in outputs.items() if any(word in name.lower() for word in words)), None)
 
 
-def vectors(output: npt.NDArray[Any]) -> npt.NDArray[np.float64]:
+def vectors(output: Array) -> Float64:
     """Return one vector for each sample, (N, D); a sequence of vectors by their mean."""
     rows = [np.asarray(each, np.float64) for each in output]
     return np.stack([row.reshape(-1, row.shape[-1]).mean(axis=0) if row.ndim > 1 else row for row in rows])

@@ -5,7 +5,7 @@ Truth: a .png or .npy file of class indexes for each image, (H, W); 255 for pixe
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -13,9 +13,8 @@ from int8cal.errors import DataError
 from int8cal.metrics.truth import truth_of
 
 if TYPE_CHECKING:
-    import numpy.typing as npt
-
     from int8cal.metrics.outputs import Outputs
+    from int8cal.numerics import Array, Int64
 
 _IGNORED = 255
 
@@ -42,7 +41,7 @@ def mean_iou(outputs: Outputs, labels: object, origins: list[str]) -> float:  # 
     return float((shared[present] / (truths + found - shared)[present]).mean())
 
 
-def _classes(scores: npt.NDArray[Any], shape: tuple[int, ...], origin: str) -> npt.NDArray[np.int64]:
+def _classes(scores: Array, shape: tuple[int, ...], origin: str) -> Int64:
     """Decide the class of each pixel."""
     if scores.shape in (shape, (1, *shape), (*shape, 1)):
         plane = scores.reshape(shape)

@@ -6,7 +6,7 @@ line, the blank of CTC first.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -17,7 +17,7 @@ from int8cal.metrics.truth import folder_of, truth_of
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    import numpy.typing as npt
+    from int8cal.numerics import Array
 
 _SPACES = ("|", "▁", "<space>")  # how vocabularies write the space between words
 
@@ -41,7 +41,7 @@ def word_error_rate(outputs: Outputs, labels: object, origins: list[str]) -> flo
     return float(jiwer.wer(said, heard))
 
 
-def read_ctc(logits: npt.NDArray[Any], tokens: Sequence[str]) -> str:
+def read_ctc(logits: Array, tokens: Sequence[str]) -> str:
     """Read token logits, (T, tokens), greedily: the largest of each position, repetitions once, without blanks."""
     best = logits.reshape(-1, logits.shape[-1]).argmax(axis=1)
     changed = np.concatenate(([True], best[1:] != best[:-1]))

@@ -7,15 +7,14 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
-import numpy.typing as npt
 
 from int8cal.errors import NonFiniteError
 
 if TYPE_CHECKING:
-    from int8cal.numerics import Float32
+    from int8cal.numerics import Array, Float32
 
 # The smallest scale that a model or table may hold, and the smallest product of an input's and a weight's scale, which
 # is the scale of a bias: the last normal float32. Its inverse is finite, and no runtime takes it for zero.
@@ -104,7 +103,7 @@ def affine_from_range(low: float, high: float, dtype: QType, *, symmetric: bool 
     return Affine(scale, zero_point, dtype)
 
 
-def affine_of_values(values: npt.NDArray[Any]) -> Affine:
+def affine_of_values(values: Array) -> Affine:
     """Choose the uint8 affine of a tensor's own range, as DynamicQuantizeLinear does.
 
     Args:
@@ -113,7 +112,7 @@ def affine_of_values(values: npt.NDArray[Any]) -> Affine:
     return affine_from_range(float(values.min(initial=0.0)), float(values.max(initial=0.0)), U8)
 
 
-def fake_quantized(values: npt.NDArray[Any], affine: Affine) -> Float32:
+def fake_quantized(values: Array, affine: Affine) -> Float32:
     """Quantize and dequantize: return scale * (q - zero_point) as the runtime does in float32.
 
     Args:

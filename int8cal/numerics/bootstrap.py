@@ -4,23 +4,21 @@ from __future__ import annotations
 
 import statistics
 from math import sqrt
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from int8cal.numerics.intervals import paired_interval, student_t95
 
 if TYPE_CHECKING:
-    import numpy.typing as npt
+    from int8cal.numerics import Array, Float64
 
 RESAMPLES = 4999
 MOST = 20_000  # samples beyond which a mean is normal, and Student's interval is the same as ten seconds of drawing
 _AT_ONCE = 1 << 22  # drawn indices that are held at a time: 32 MB
 
 
-def paired_mean_interval(
-    first: npt.NDArray[np.float64], second: npt.NDArray[np.float64], *, seed: int = 0
-) -> tuple[float, float] | None:
+def paired_mean_interval(first: Float64, second: Float64, *, seed: int = 0) -> tuple[float, float] | None:
     """Interval of the mean difference of two figures of the same samples.
 
     Args:
@@ -42,7 +40,7 @@ def paired_mean_interval(
     return mean_interval(first - second, seed=seed)
 
 
-def mean_interval(values: npt.NDArray[np.float64], *, seed: int = 0) -> tuple[float, float] | None:
+def mean_interval(values: Float64, *, seed: int = 0) -> tuple[float, float] | None:
     """Interval of a mean over the choice of samples.
 
     Args:
@@ -73,7 +71,7 @@ def mean_interval(values: npt.NDArray[np.float64], *, seed: int = 0) -> tuple[fl
     return min(float(low), centre), max(float(high), centre)
 
 
-def _resampled_means(values: npt.NDArray[np.float64], seed: int) -> npt.NDArray[Any]:
+def _resampled_means(values: Float64, seed: int) -> Array:
     """Draw as many values with replacement, again and again, and take their means: (RESAMPLES,)."""
     generator = np.random.default_rng(seed)
     samples = len(values)

@@ -7,11 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 if TYPE_CHECKING:
-    import numpy.typing as npt
-
-    from int8cal.numerics import Float64
-
-    Indices = npt.NDArray[np.intp]
+    from int8cal.numerics import Float64, Indices
 
 
 def corners(boxes: Float64) -> Float64:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -12,9 +12,7 @@ from int8cal.numerics.metrics import sqnr_db
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    import numpy.typing as npt
-
-    from int8cal.numerics import Float64
+    from int8cal.numerics import Array, Float64
 
 
 _CHUNK = 1 << 20  # values that are held in float64 at a time
@@ -73,7 +71,7 @@ def along(axis: int | None, rank: int) -> tuple[int, ...]:
     return tuple(shape)
 
 
-def channel_sums(x: npt.NDArray[Any], y: npt.NDArray[Any], axis: int) -> ChannelSums:
+def channel_sums(x: Array, y: Array, axis: int) -> ChannelSums:
     """Compare two arrays channel by channel.
 
     Args:
@@ -104,7 +102,7 @@ def channel_sums(x: npt.NDArray[Any], y: npt.NDArray[Any], axis: int) -> Channel
     return result
 
 
-def _by_channel(values: npt.NDArray[Any], axis: int) -> Iterator[tuple[slice, Float64]]:
+def _by_channel(values: Array, axis: int) -> Iterator[tuple[slice, Float64]]:
     """Yield some channels at a time: which, and their values, (channels, values of each)."""
     moved = np.moveaxis(values, axis, 0)
     step = max(_CHUNK // max(moved[0].size, 1), 1)
@@ -127,7 +125,7 @@ class Levels:
         self._exponent: int | None = None
         self._low, self._high = np.inf, -np.inf
 
-    def add(self, x: npt.NDArray[Any], y: npt.NDArray[Any]) -> None:
+    def add(self, x: Array, y: Array) -> None:
         """Count one pair of finite arrays with at least one value each."""
         if self.many:
             return
@@ -143,7 +141,7 @@ class Levels:
         self._low, self._high = min(self._low, float(x.min())), max(self._high, float(x.max()))
         self._count(x)
 
-    def _count(self, x: npt.NDArray[Any]) -> None:
+    def _count(self, x: Array) -> None:
         spread = self._high - self._low
         if spread <= 0.0:
             return

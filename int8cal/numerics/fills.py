@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 if TYPE_CHECKING:
-    import numpy.typing as npt
+    from int8cal.numerics import Array, Bools
 
-    Bools = npt.NDArray[np.bool_]
 
 # A fill is far from all other values, whatever their unit is: masks are filled with -1e4, float16's -65504, -1e9 or
 # float32's lowest, and scores are tens.
@@ -19,7 +18,7 @@ LEAST_FILL, TIMES = 1e3, 100.0
 ENDS = (*(float(np.finfo(each).max) for each in (np.float16, np.float32, np.float64)), 3.3895313892515355e38)
 
 
-def fill_of(values: npt.NDArray[Any]) -> float | None:
+def fill_of(values: Array) -> float | None:
     """Return the value that fills what is masked, the one that is farthest from zero; None where there is none.
 
     One that stands there once may be a result like any other, unless it is what masks are filled with.
@@ -49,7 +48,7 @@ def _has_one_digit(number: np.floating[Any]) -> bool:
     return "." not in np.format_float_scientific(number, trim="-")
 
 
-def masked_alike(x: npt.NDArray[Any], y: npt.NDArray[Any], *, nan: bool = False) -> Bools | None:
+def masked_alike(x: Array, y: Array, *, nan: bool = False) -> Bools | None:
     """Tell where two arrays of one shape are masked, by -infinity or a fill: both at the same places.
 
     Args:
@@ -71,13 +70,13 @@ def masked_alike(x: npt.NDArray[Any], y: npt.NDArray[Any], *, nan: bool = False)
     return found
 
 
-def unmasked(x: npt.NDArray[Any], y: npt.NDArray[Any]) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
+def unmasked(x: Array, y: Array) -> tuple[Array, Array]:
     """Return two arrays of one shape without what is masked in both, NaN included: flat where anything is."""
     none = masked_alike(x, y, nan=True)
     return (x, y) if none is None else (x[~none], y[~none])
 
 
-def counting(values: npt.NDArray[Any]) -> Bools | None:
+def counting(values: Array) -> Bools | None:
     """Tell which values of a reference count: not NaN, infinity, or a fill that stands there more than once.
 
     Returns:
@@ -92,6 +91,6 @@ def counting(values: npt.NDArray[Any]) -> Bools | None:
     return None if counts.all() else counts
 
 
-def _are_plain(values: npt.NDArray[Any]) -> bool:
+def _are_plain(values: Array) -> bool:
     """Whether values are too small for a fill, all of them, and finite: NaN is not less than anything."""
     return not values.size or bool(values.min() > -LEAST_FILL and values.max() < LEAST_FILL)

@@ -7,17 +7,16 @@ integers, code minus zero point, every sum is an integer below 2^53: neither ord
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
-import numpy.typing as npt
 
 from int8cal.errors import ModelError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from int8cal.numerics import Float32, Float64, Int64
+    from int8cal.numerics import Array, Float32, Float64, Int64
 
 
 _SIDE = 512  # columns of a Gram that are added to at once
@@ -57,7 +56,7 @@ class MomentSums:
         self._total = np.zeros((groups, size))
         self._count = 0
 
-    def add(self, codes: npt.NDArray[Any]) -> None:
+    def add(self, codes: Array) -> None:
         """Add rows of codes: (groups, positions, K)."""
         rows = codes.astype(np.float64) - self._zero_point
         self._count += rows.shape[1]
@@ -208,7 +207,7 @@ def _flat(places: Sequence[Int64], sizes: Sequence[int]) -> Int64:
     return np.where(inside, flat, int(np.prod(sizes)))
 
 
-def convolution_rows(codes: npt.NDArray[Any], zero_point: int, reads: Int64, groups: int) -> npt.NDArray[Any]:
+def convolution_rows(codes: Array, zero_point: int, reads: Int64, groups: int) -> Array:
     """Cut what output positions read out of codes, or of values.
 
     Args:
@@ -230,12 +229,12 @@ def convolution_rows(codes: npt.NDArray[Any], zero_point: int, reads: Int64, gro
     return np.ascontiguousarray(np.moveaxis(split, 3, 0)).reshape(groups, count * len(reads), -1)
 
 
-def chosen_rows(codes: npt.NDArray[Any], limit: int) -> npt.NDArray[Any]:
+def chosen_rows(codes: Array, limit: int) -> Array:
     """Copy up to `limit` rows of each sample of what a matrix product reads, (N, rows, K): (N * chosen, K)."""
     return codes[:, some_of(codes.shape[1], limit)].reshape(-1, codes.shape[-1])
 
 
-def centred(codes: npt.NDArray[Any], zero_point: int) -> Float32:
+def centred(codes: Array, zero_point: int) -> Float32:
     """Return codes, or values where the zero point is 0, minus it as float32."""
     rows = codes.astype(np.float32)
     rows -= np.float32(zero_point)

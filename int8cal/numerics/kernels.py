@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from int8cal.numerics import Float32, Float64, Int32, Int64, UInt32, exactsum
+from int8cal.numerics import Array, Float32, Float64, Int32, Int64, UInt32, exactsum
 from int8cal.numerics.compiled import compiled, make_prefetch, part
 from int8cal.numerics.exactsum import add_part
 from int8cal.numerics.loglinear import BINS, COARSE_BINS, COARSE_SHIFT, SHIFT
@@ -44,7 +44,7 @@ def packs(channels: int) -> int:
     return -(-channels // PACK)
 
 
-def untouched_zeros(shape: tuple[int, ...], dtype: npt.DTypeLike) -> npt.NDArray[Any]:
+def untouched_zeros(shape: tuple[int, ...], dtype: npt.DTypeLike) -> Array:
     """Return zeros in memory that the operating system backs page by page, when a page is first written.
 
     numpy.zeros does not do: for 4 MiB and more it asks for huge pages, and one counter then costs 2 MiB.
@@ -122,7 +122,7 @@ def observe_twin(
     return int(low.min()), int(high.max()), int(magnitudes.min()) if magnitudes.size else ALL_ZERO
 
 
-def _count_sparse(table: UInt32, places: npt.NDArray[Any]) -> None:
+def _count_sparse(table: UInt32, places: Array) -> None:
     """Add to the counters of so many places; the table is far larger than what is counted."""
     touched, counts = np.unique(places, return_counts=True)
     table[touched] += counts.astype(np.uint32)

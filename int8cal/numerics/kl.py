@@ -11,9 +11,7 @@ from int8cal.numerics.compiled import compiled
 from int8cal.numerics.loglinear import linear_histogram
 
 if TYPE_CHECKING:
-    import numpy.typing as npt
-
-    from int8cal.numerics import Float64, Int64
+    from int8cal.numerics import Bools, Float64, Int64
     from int8cal.numerics.loglinear import Histogram
 
 
@@ -121,7 +119,7 @@ def _prefix(terms: Float64) -> Float64:
     return np.append(0.0, np.cumsum(terms))
 
 
-def _log(values: Float64, where: npt.NDArray[np.bool_] | None = None) -> Float64:
+def _log(values: Float64, where: Bools | None = None) -> Float64:
     """Return logarithms of the C library, whose last bits numpy's may lack; 0 where they are not asked for."""
     if where is None:
         return np.array([*map(math.log, values.tolist())])

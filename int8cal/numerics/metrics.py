@@ -14,9 +14,7 @@ import numpy as np
 from int8cal.numerics.compiled import compiled
 
 if TYPE_CHECKING:
-    import numpy.typing as npt
-
-    from int8cal.numerics import Float64
+    from int8cal.numerics import Array, Float64
 
 # The SQNR of what equals its reference, in any unit: finite, so that a gate such as sqnr_db>=20 passes on it.
 EXACT_DB = 320.0
@@ -99,7 +97,7 @@ class ErrorSums:
         return max(-1.0, min(1.0, self.dot / (math.sqrt(self.signal) * math.sqrt(self.energy))))
 
 
-def error_sums(x: npt.NDArray[Any], y: npt.NDArray[Any]) -> ErrorSums:
+def error_sums(x: Array, y: Array) -> ErrorSums:
     """Compare two arrays.
 
     Args:
@@ -130,7 +128,7 @@ def error_sums(x: npt.NDArray[Any], y: npt.NDArray[Any]) -> ErrorSums:
     return ErrorSums(int(x.size), signal, energy, noise, dot, max_abs, exponent)
 
 
-def _exponent(x: npt.NDArray[Any], y: npt.NDArray[Any]) -> int:
+def _exponent(x: Array, y: Array) -> int:
     """Return the exponent of the largest magnitude where squares may leave float64, else 0."""
     if not x.size or x.dtype == y.dtype == np.float32:
         return 0
@@ -139,7 +137,7 @@ def _exponent(x: npt.NDArray[Any], y: npt.NDArray[Any]) -> int:
     return exponent if abs(exponent) > _PLAIN_EXPONENTS else 0
 
 
-def _operand(x: npt.NDArray[Any]) -> npt.NDArray[Any]:
+def _operand(x: Array) -> Array:
     # two compiled versions per side are enough: float32 as it comes, everything else by way of float64
     return np.ascontiguousarray(x if x.dtype == np.float32 else x.astype(np.float64)).reshape(-1)
 
@@ -163,7 +161,7 @@ def _error_loop(x: Any, y: Any, sums: Any) -> None:
     sums[4] = largest
 
 
-def _error_twin(x: npt.NDArray[Any], y: npt.NDArray[Any], sums: Float64) -> None:
+def _error_twin(x: Array, y: Array, sums: Float64) -> None:
     """Write signal, energy, noise, dot and the largest error; values are added one by one."""
     a, b = x.astype(np.float64, copy=False), y.astype(np.float64, copy=False)
     error = a - b
@@ -199,7 +197,7 @@ class SampleSums:
         return SampleSums(total, self.samples + 1, (products[0], products[1], products[2]))
 
 
-def rank_of(scores: npt.NDArray[Any], label: int) -> int:
+def rank_of(scores: Array, label: int) -> int:
     """Place of one class in the order of the scores; 0 is the best.
 
     Args:

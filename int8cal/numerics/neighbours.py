@@ -9,11 +9,13 @@ import numpy as np
 if TYPE_CHECKING:
     import numpy.typing as npt
 
+    from int8cal.numerics import Float64
+
 # Similarities closer than this are equal: float64 products of the same two vectors differ by less, in whatever order.
 _TIE = 1e-9
 
 
-def neighbour_recalls(x: npt.NDArray[np.floating], y: npt.NDArray[np.floating], k: int) -> npt.NDArray[np.float64]:
+def neighbour_recalls(x: npt.NDArray[np.floating], y: npt.NDArray[np.floating], k: int) -> Float64:
     """Tell for each sample how many of its k nearest neighbours stay its nearest.
 
     Args:
@@ -32,15 +34,15 @@ def neighbour_recalls(x: npt.NDArray[np.floating], y: npt.NDArray[np.floating], 
     sure, tied = second > bound + _TIE, np.abs(second - bound) <= _TIE
     places = k - sure.sum(axis=1)
     hits = (sure & nearest).sum(axis=1) + places * (tied & nearest).sum(axis=1) / tied.sum(axis=1)
-    shares: npt.NDArray[np.float64] = hits / k
+    shares: Float64 = hits / k
     return shares
 
 
-def _similarities(vectors: npt.NDArray[np.floating]) -> npt.NDArray[np.float64]:
+def _similarities(vectors: npt.NDArray[np.floating]) -> Float64:
     """Cosines of all pairs, (n, n); a vector of zeros is like nothing, and none is its own neighbour."""
     wide = vectors.astype(np.float64)
     lengths = np.sqrt(np.einsum("ij,ij->i", wide, wide))[:, None]
     wide = np.divide(wide, lengths, out=np.zeros_like(wide), where=lengths > 0.0)
-    found: npt.NDArray[np.float64] = wide @ wide.T
+    found: Float64 = wide @ wide.T
     np.fill_diagonal(found, -np.inf)
     return found

@@ -17,6 +17,8 @@ import numpy.typing as npt
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from int8cal.numerics import Array, Bools, Int8, Int64
+
 Order = Literal["flat", "channels"]
 Links = npt.NDArray[np.bool_]
 
@@ -34,7 +36,7 @@ class Rows:
         kernel: Sizes of the kernel, () for a matrix product.
     """
 
-    values: npt.NDArray[Any]
+    values: Array
     channels: int
     kernel: tuple[int, ...] = ()
 
@@ -59,7 +61,7 @@ class Reduction:
     input_axis: int
     group: int = 1
 
-    def rows(self, weight: npt.NDArray[Any]) -> Rows:
+    def rows(self, weight: Array) -> Rows:
         """View or copy a weight, any rank of 2 or more, as rows in the order of reduction."""
         if self.output_axis is None:
             matrix = np.moveaxis(weight, self.input_axis, -1)
@@ -69,7 +71,7 @@ class Reduction:
         split = moved.reshape(outputs, -1, self.group, channels)
         return Rows(np.moveaxis(split, 2, 1).reshape(outputs, self.group, -1), channels, moved.shape[1:-1])
 
-    def restore(self, values: npt.NDArray[Any], shape: tuple[int, ...]) -> npt.NDArray[Any]:
+    def restore(self, values: Array, shape: tuple[int, ...]) -> Array:
         """Turn rows (scales, outputs per scale, K) back into a weight of the given shape."""
         if self.output_axis is None:
             moved = list(shape)
@@ -83,7 +85,7 @@ class Reduction:
         return np.ascontiguousarray(np.moveaxis(moved_back, (0, -1), axes))
 
 
-def pair_starts(order: Order, positions: int, channels: int) -> npt.NDArray[np.int64]:
+def pair_starts(order: Order, positions: int, channels: int) -> Int64:
     """Name the first weight of every pair of one kernel's order.
 
     Args:
@@ -109,7 +111,7 @@ def link(orders: Iterable[Order], positions: int, channels: int) -> Links:
     return links
 
 
-def one_sign(first: npt.NDArray[Any], second: npt.NDArray[Any]) -> npt.NDArray[Any]:
+def one_sign(first: Array, second: Array) -> Array:
     """Return the largest magnitude that weights which meet can put before 255.
 
     An input is 0 or 255 at worst, so only weights of one sign add up: max(sum of positive parts, - sum of negative
@@ -122,21 +124,21 @@ def one_sign(first: npt.NDArray[Any], second: npt.NDArray[Any]) -> npt.NDArray[A
     zero = first.dtype.type(0)
     above = np.add(np.maximum(first, zero), np.maximum(second, zero), dtype=wide)
     below = np.add(np.minimum(first, zero), np.minimum(second, zero), dtype=wide)
-    worst: npt.NDArray[Any] = np.maximum(above, -below)
+    worst: Array = np.maximum(above, -below)
     return worst
 
 
-def worst_sums(weights: npt.NDArray[Any]) -> npt.NDArray[Any]:
+def worst_sums(weights: Array) -> Array:
     """Return `one_sign` of all neighbours: (..., K) codes or real weights -> (..., K - 1)."""
     return one_sign(weights[..., :-1], weights[..., 1:])
 
 
-def unsafe_pairs(codes: npt.NDArray[np.integer[Any]], links: Links) -> npt.NDArray[np.bool_]:
+def unsafe_pairs(codes: npt.NDArray[np.integer[Any]], links: Links) -> Bools:
     """Flag the linked neighbours that can saturate: (..., K) codes, (K - 1,) links -> (..., K - 1)."""
     return (worst_sums(codes) > SAFE_SUM) & links
 
 
-def worst_linked(codes: npt.NDArray[np.int8], links: Links) -> tuple[int, npt.NDArray[np.bool_]]:
+def worst_linked(codes: Int8, links: Links) -> tuple[int, Bools]:
     """Look at linked neighbours only, fast: what an audit of a whole model asks.
 
     Args:
@@ -155,7 +157,7 @@ def worst_linked(codes: npt.NDArray[np.int8], links: Links) -> tuple[int, npt.ND
     return int(worst.max(initial=0)), worst > SAFE_SUM
 
 
-def worst_anywhere(codes: npt.NDArray[np.int8]) -> tuple[int, npt.NDArray[np.int64]]:
+def worst_anywhere(codes: Int8) -> tuple[int, Int64]:
     """Look at rows of which any two weights may meet.
 
     Args:

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 if TYPE_CHECKING:
-    import numpy.typing as npt
+    from int8cal.numerics import Array, Float64, Indices
 
 
-def best_first(scores: npt.NDArray[Any]) -> npt.NDArray[np.intp]:
+def best_first(scores: Array) -> Indices:
     """Sort each row.
 
     Args:
@@ -22,7 +22,7 @@ def best_first(scores: npt.NDArray[Any]) -> npt.NDArray[np.intp]:
     return np.argsort(-scores, axis=1, kind="stable")
 
 
-def average_ranks(scores: npt.NDArray[Any], order: npt.NDArray[np.intp] | None = None) -> npt.NDArray[np.float64]:
+def average_ranks(scores: Array, order: Indices | None = None) -> Float64:
     """Rank each row; equal scores share the mean of their places.
 
     Args:
@@ -46,7 +46,7 @@ def average_ranks(scores: npt.NDArray[Any], order: npt.NDArray[np.intp] | None =
     return ranks
 
 
-def rank_correlations(x: npt.NDArray[np.float64], y: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+def rank_correlations(x: Float64, y: Float64) -> Float64:
     """Spearman's correlation of each row: Pearson's of the ranks.
 
     Args:
@@ -63,11 +63,11 @@ def rank_correlations(x: npt.NDArray[np.float64], y: npt.NDArray[np.float64]) ->
     scale = np.sqrt(of_x * of_y)
     found = np.divide(both, scale, out=np.zeros_like(both), where=scale > 0.0)
     found[of_x == 0.0] = np.nan
-    clipped: npt.NDArray[np.float64] = np.clip(found, -1.0, 1.0)
+    clipped: Float64 = np.clip(found, -1.0, 1.0)
     return clipped
 
 
-def best_recalls(x: npt.NDArray[np.intp], y: npt.NDArray[np.intp], k: int) -> npt.NDArray[np.float64]:
+def best_recalls(x: Indices, y: Indices, k: int) -> Float64:
     """Tell how many of the k best of one order are among the k best of another.
 
     Args:
@@ -78,5 +78,5 @@ def best_recalls(x: npt.NDArray[np.intp], y: npt.NDArray[np.intp], k: int) -> np
         Float64 (rows,): a share of k.
     """
     found = (x[:, :k, None] == y[:, None, :k]).any(axis=2)
-    shares: npt.NDArray[np.float64] = found.mean(axis=1)
+    shares: Float64 = found.mean(axis=1)
     return shares

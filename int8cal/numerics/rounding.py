@@ -24,7 +24,7 @@ from int8cal.numerics.compiled import compiled, part
 from int8cal.numerics.pairs import SAFE_SUM, Links, Rows
 
 if TYPE_CHECKING:
-    from int8cal.numerics import Float32, Float64, Int8, Int64
+    from int8cal.numerics import Array, Float32, Float64, Int8, Int64
 
     Floats = npt.NDArray[np.floating[Any]]
 
@@ -66,12 +66,12 @@ def choose_scales(rows: Rows, dtype: QType, links: Links) -> Float64:
     return np.concatenate(parts)
 
 
-def _parts(values: npt.NDArray[Any]) -> list[slice]:
+def _parts(values: Array) -> list[slice]:
     step = max(_AT_ONCE // max(values[:1].size, 1), 1)
     return [slice(start, start + step) for start in range(0, max(len(values), 1), step)]
 
 
-def _chosen(stored: npt.NDArray[Any], positions: int, dtype: QType, links: Links) -> Float64:
+def _chosen(stored: Array, positions: int, dtype: QType, links: Links) -> Float64:
     values = np.ascontiguousarray(stored, np.float64)
     flat = values.reshape(len(values), -1)
     widest = np.maximum(flat.max(axis=1) / dtype.qmax, flat.min(axis=1) / dtype.qmin)
@@ -377,7 +377,7 @@ def _in_order(terms: Floats) -> Float64:
 
 
 def _folded_twin(values: Floats) -> Float64:
-    left: npt.NDArray[Any] = values
+    left: Array = values
     while left.shape[1] > _FEW:
         half = (left.shape[1] + 1) // 2
         added = left[:, : left.shape[1] - half] + left[:, half:]

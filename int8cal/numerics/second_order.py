@@ -15,7 +15,6 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import numpy.typing as npt
 
 from int8cal.numerics.compiled import compiled
 from int8cal.numerics.pairs import SAFE_SUM, Links, Rows
@@ -25,7 +24,7 @@ from int8cal.threads import in_parts
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from int8cal.numerics import Float64, Int8
+    from int8cal.numerics import Array, Float64, Int8
     from int8cal.numerics.affine import QType
 
 
@@ -103,7 +102,7 @@ def error_power(rows: Rows, scales: Float64, codes: Int8, gram: Float64) -> floa
     return total
 
 
-def grouped(values: npt.NDArray[Any], groups: int) -> npt.NDArray[Any]:
+def grouped(values: Array, groups: int) -> Array:
     """Sort rows (scales, outputs per scale, K) by the group of inputs that they read: (groups, rows, K).
 
     One output per scale: consecutive outputs belong to one group, as in a Conv. Several: each belongs to another group,
@@ -116,7 +115,7 @@ def grouped(values: npt.NDArray[Any], groups: int) -> npt.NDArray[Any]:
     return np.ascontiguousarray(values.transpose(1, 0, 2))
 
 
-def ungrouped(values: npt.NDArray[Any], shape: tuple[int, ...]) -> npt.NDArray[Any]:
+def ungrouped(values: Array, shape: tuple[int, ...]) -> Array:
     """Undo `grouped`; shape is that of the rows, whose last axis may have another length."""
     length = values.shape[-1]
     if len(values) == 1 or shape[1] == 1:
@@ -214,7 +213,7 @@ def _strips(begin: int, end: int) -> Iterator[slice]:
     return (slice(first, min(first + _STRIP, end)) for first in range(begin, end, _STRIP))
 
 
-def _sums(exact: Float64, codes: Float64, lower: npt.NDArray[Any]) -> Float64:
+def _sums(exact: Float64, codes: Float64, lower: Array) -> Float64:
     """Return e^T L L^T e of codes (groups, rows, K), to the digits that L has: (groups, rows)."""
     errors = (codes - exact).astype(lower.dtype)
     sums = np.zeros(exact.shape[:2])
@@ -334,7 +333,7 @@ def _beside(code: Float64, fixed: Float64) -> Float64:
 
 
 def _descend(
-    exact: Float64, start: npt.NDArray[Any], slopes: Float64, moments: Float64, links: Links, low: float, high: float
+    exact: Float64, start: Array, slopes: Float64, moments: Float64, links: Links, low: float, high: float
 ) -> tuple[Float64, Float64]:
     """Step down from codes (groups, rows, K) with half the gradient there, which is overwritten.
 

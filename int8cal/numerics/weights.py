@@ -16,16 +16,14 @@ from int8cal.errors import NonFiniteError
 from int8cal.numerics.affine import S7, S8, SMALLEST_SCALE, QType
 
 if TYPE_CHECKING:
-    from int8cal.numerics import Float64, Int8, Int32
+    from int8cal.numerics import Bools, Float64, Int8, Int32
 
 BIAS_LIMIT = float(2**31 - 1)
 ZERO_PRODUCT = 2.0**-64  # least scale of what a channel of zeros adds up, in which a runtime counts the output's range
 WEIGHT_TYPES: dict[str, QType] = {"s8": S8, "s7": S7, "paired": S8}
 
 
-def guard_products(
-    scales: Float64, input_scale: float, zero: npt.NDArray[np.bool_]
-) -> tuple[Float64, npt.NDArray[np.bool_]]:
+def guard_products(scales: Float64, input_scale: float, zero: Bools) -> tuple[Float64, Bools]:
     """Raise weight scales until their products with the input's scale are normal float32.
 
     Args:
@@ -47,9 +45,7 @@ def guard_products(
     return np.maximum(scales, least), (scales <= least) & ~zero
 
 
-def guard_bias(
-    scales: Float64, bias: Float64, input_scale: float, *, reserve: int = 0
-) -> tuple[Float64, npt.NDArray[np.bool_]]:
+def guard_bias(scales: Float64, bias: Float64, input_scale: float, *, reserve: int = 0) -> tuple[Float64, Bools]:
     """Raise weight scales until each bias fits s32.
 
     Args:
@@ -75,7 +71,7 @@ def guard_bias(
     return _raised(scales, need)
 
 
-def _raised(scales: Float64, need: Float64) -> tuple[Float64, npt.NDArray[np.bool_]]:
+def _raised(scales: Float64, need: Float64) -> tuple[Float64, Bools]:
     """Raise scales to the smallest float32 that is not below the need; returns them and which changed."""
     raised = need > scales
     lifted = need.astype(np.float32)  # the cast may round down

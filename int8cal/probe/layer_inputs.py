@@ -8,10 +8,9 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
-import numpy.typing as npt
 
 from int8cal.graph.index import Index, attribute
 from int8cal.graph.layers import window_of
@@ -38,7 +37,7 @@ if TYPE_CHECKING:
 
     from int8cal.graph.layers import Layer
     from int8cal.graph.signature import Signature
-    from int8cal.numerics import Float32, Int64
+    from int8cal.numerics import Array, Float32, Int64
     from int8cal.numerics.gram import Moments
     from int8cal.runtime.batching import Arrays, SampleLike
 
@@ -90,7 +89,7 @@ class LayerInput:
             return ()
         return self.proto.op_type.encode(), *sorted(each.SerializeToString() for each in self.proto.attribute)
 
-    def rows(self, values: npt.NDArray[Any], samples: int, limit: int) -> Float32:
+    def rows(self, values: Array, samples: int, limit: int) -> Float32:
         """Cut out what the layer reads: (groups, positions, K), minus the zero point.
 
         Args:
@@ -100,11 +99,11 @@ class LayerInput:
         """
         return centred(self.rows_of(self.codes(values, samples, limit), limit), self.zero_point)
 
-    def codes(self, values: npt.NDArray[Any], samples: int, limit: int) -> npt.NDArray[Any]:
+    def codes(self, values: Array, samples: int, limit: int) -> Array:
         """Choose of a run's values what `rows_of` makes the same rows of: (positions, K) for a product, else all."""
         return values if self.kernel else chosen_rows(values.reshape(samples, -1, values.shape[-1]), limit)
 
-    def rows_of(self, codes: npt.NDArray[Any], limit: int) -> npt.NDArray[Any]:
+    def rows_of(self, codes: Array, limit: int) -> Array:
         """Cut the rows out of what was chosen, with the same limit: (groups, positions, K) of codes."""
         if not self.kernel:
             return codes[None]
@@ -234,7 +233,7 @@ class _Seen:
 
     def __init__(self, source: LayerInput, threads: int, keeps_codes: bool) -> None:
         self._source, self._threads, self._keeps_codes = source, threads, keeps_codes
-        self._codes: list[tuple[npt.NDArray[Any], int]] = []
+        self._codes: list[tuple[Array, int]] = []
         self._sums: CodeSums | MomentSums | None = None
 
     def see(self, values: Arrays, samples: int, limit: int) -> None:
@@ -256,7 +255,7 @@ class _Seen:
         self._sums = None
         return sums.result()
 
-    def _add(self, codes: npt.NDArray[Any], limit: int) -> None:
+    def _add(self, codes: Array, limit: int) -> None:
         each = self._source
         if self._sums is None:
             shape = each.groups, each.size, each.zero_point
@@ -293,7 +292,7 @@ def _enough(
     return samples[: max(-(-rows // fewest), LEAST_SAMPLES)]
 
 
-def _bytes_of_codes(source: LayerInput, first: npt.NDArray[Any], splits: Sequence[Sequence[SampleLike]]) -> int:
+def _bytes_of_codes(source: LayerInput, first: Array, splits: Sequence[Sequence[SampleLike]]) -> int:
     """Say what the codes that a layer reads on all samples take, going by those of the first one."""
     return sum(
         len(samples) * source.codes(first, 1, source.limit(len(samples), _rows(number))).nbytes

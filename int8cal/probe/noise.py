@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
-import numpy.typing as npt
 
 from int8cal.data.padding import kept
 from int8cal.graph.costs import inference_us
@@ -26,7 +25,7 @@ if TYPE_CHECKING:
     import onnx
 
     from int8cal.graph.plan import Plan
-    from int8cal.numerics import Array, Float64
+    from int8cal.numerics import Array, Bools, Float64
     from int8cal.probe.score_points import ScorePoint
 
 # Values that are compared of one run: all points', or each point's fair share. 8 samples of them take 128 MB. A fourth
@@ -54,7 +53,7 @@ class ReferenceOutputs:
     sample: object
     values: tuple[Array, ...]
     shapes: tuple[tuple[int, ...], ...]
-    counts: tuple[npt.NDArray[np.bool_] | None, ...]
+    counts: tuple[Bools | None, ...]
     power: Float64
 
     @classmethod
@@ -155,7 +154,7 @@ def _thinned(values: Array, share: int) -> Array:
     return values.reshape(-1)[::step]
 
 
-def _square(noisy: Array, exact: Array, counts: npt.NDArray[np.bool_] | None) -> float:
+def _square(noisy: Array, exact: Array, counts: Bools | None) -> float:
     """Return the sum of the squared differences where they count, in float64."""
     with np.errstate(over="ignore"):
         if counts is None:

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
     from int8cal.graph.index import Index
     from int8cal.graph.layers import Layer
+    from int8cal.numerics import Float32
     from int8cal.numerics.affine import Affine
     from int8cal.numerics.weights import QuantizedLayer
 
@@ -43,7 +44,7 @@ class RoundedLayer:
     residual: bool = False
     copies: tuple[int, ...] = ()
 
-    def weight(self) -> npt.NDArray[np.float32]:
+    def weight(self) -> Float32:
         """Return the dequantized weights, shaped as stored; with residual codes, those of the first codes."""
         codes, scales = self.integers.weight, self.integers.scales.astype(np.float32)
         if self.residual:
@@ -51,7 +52,7 @@ class RoundedLayer:
         whole = merged(codes, self.copies, self.layer).astype(np.float32)
         return whole * scales.reshape(along(self.layer.axis, whole.ndim))
 
-    def bias(self) -> npt.NDArray[np.float32] | None:
+    def bias(self) -> Float32 | None:
         """Return the dequantized bias, (M,); None where there is none."""
         if self.integers.bias is None:
             return None

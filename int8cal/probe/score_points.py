@@ -8,7 +8,7 @@ larger numbers hide the smaller ones: its parts are scored apart.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import onnx
@@ -22,8 +22,7 @@ from int8cal.protos import copied
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    import numpy.typing as npt
-
+    from int8cal.numerics import Array
     from int8cal.protos import ModelView
 
 _REAL = frozenset({onnx.TensorProto.FLOAT, onnx.TensorProto.FLOAT16, onnx.TensorProto.DOUBLE})
@@ -72,7 +71,7 @@ class ScorePoint:
         """Name of the tensor and the part; no two points of a model share it."""
         return self.tensor if self.part is None else f"{self.tensor}[{self.part[1]}:{self.part[2]}, {self.part[0]}]"
 
-    def seen(self, values: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    def seen(self, values: Array) -> Array:
         """Return what counts of the tensor's values: the part, and under a Softmax the differences from their mean."""
         if self.part is not None:
             axis, first, end = self.part
@@ -81,7 +80,7 @@ class ScorePoint:
             return values
         # of values that are not finite, or whose sum is none, nothing is known: NaN or infinity, as in any other tensor
         with np.errstate(over="ignore", invalid="ignore"):
-            centred: npt.NDArray[Any] = values - values.mean(axis=self.centred, keepdims=True)
+            centred: Array = values - values.mean(axis=self.centred, keepdims=True)
         return centred
 
 
@@ -255,7 +254,7 @@ def _is_discrete(index: Index, node: onnx.NodeProto, name: str) -> bool:
     return kind not in _REAL_OR_UNKNOWN
 
 
-def split_points(points: Sequence[ScorePoint], found: Mapping[str, npt.NDArray[Any]]) -> tuple[ScorePoint, ...]:
+def split_points(points: Sequence[ScorePoint], found: Mapping[str, Array]) -> tuple[ScorePoint, ...]:
     """Score boxes and scores that one node computed apart, as values tell them.
 
     Args:
@@ -277,7 +276,7 @@ def split_points(points: Sequence[ScorePoint], found: Mapping[str, npt.NDArray[A
     )
 
 
-def boxes_and_scores(value: npt.NDArray[Any]) -> tuple[tuple[int, int, int], ...]:
+def boxes_and_scores(value: Array) -> tuple[tuple[int, int, int], ...]:
     """Tell boxes in front of scores between 0 and 1, where one node computed both, by their values.
 
     Args:

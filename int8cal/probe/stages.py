@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property
 from threading import Lock
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from int8cal.graph.taps import tapped_model
 from int8cal.probe.injection import make_injection, sites_in
@@ -16,15 +16,15 @@ from int8cal.runtime.sessions import QUIET, SIDE_BY_SIDE, Session, cpu_count
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
 
-    import numpy.typing as npt
     import onnx
 
     from int8cal.graph.plan import Plan
+    from int8cal.numerics import Array
     from int8cal.probe.injection import ErrorSite
     from int8cal.runtime.batching import Arrays
     from int8cal.runtime.segments import Segment
 
-    ErrorOf = Callable[[ErrorSite], npt.NDArray[Any]]
+    ErrorOf = Callable[[ErrorSite], Array]
 
 _PASSING_BYTES = 20_000_000  # of a run without errors, that those with errors begin with
 _HELD_BYTES = 128_000_000  # of all runs, beside that
@@ -114,7 +114,7 @@ class Stages:
                 self._hold(values, number, given)
         return values, ends
 
-    def value(self, values: RunValues, name: str) -> npt.NDArray[Any]:
+    def value(self, values: RunValues, name: str) -> Array:
         """Return a tensor of a run without errors, which is held or computed again."""
         number = self.places[name]
         with self._holding:
@@ -186,7 +186,7 @@ class RunValues:
     known: Arrays
     nbytes: int
 
-    def __getitem__(self, name: str) -> npt.NDArray[Any]:
+    def __getitem__(self, name: str) -> Array:
         return self.known[name] if name in self.known else self.stages.value(self, name)
 
 
@@ -238,7 +238,7 @@ class _Stage:
         """Return all that the segment gives, of the values of earlier ones."""
         return self.opened.session.run(self._fed(values), self.segment.outputs)
 
-    def noisy(self, values: Arrays, errors: Mapping[ErrorSite, npt.NDArray[Any]]) -> tuple[Arrays, Arrays]:
+    def noisy(self, values: Arrays, errors: Mapping[ErrorSite, Array]) -> tuple[Arrays, Arrays]:
         """Return its ends, and what passes: without the errors that are added where it is read."""
         opened = self.opened
         added = {opened.inputs[site]: error for site, error in errors.items()}

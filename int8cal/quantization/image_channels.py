@@ -17,12 +17,9 @@ from int8cal.graph.index import attribute
 from int8cal.numerics.affine import U16
 
 if TYPE_CHECKING:
-    from typing import Any
-
-    import numpy.typing as npt
-
     from int8cal.graph.index import Index
     from int8cal.graph.layers import Layer
+    from int8cal.numerics import Array
     from int8cal.quantization.corrections.correction import Draft
 
 _COLORS = 3
@@ -58,6 +55,6 @@ def _channels_came_last(index: Index, tensor: str) -> bool:
     return order[1:2] == [len(order) - 1]
 
 
-def with_zeros(weight: npt.NDArray[Any]) -> npt.NDArray[Any]:
+def with_zeros(weight: Array) -> Array:
     """Return the weights of a Conv, (outputs, channels, taps...), for an input with a channel of zeros behind it."""
     return np.concatenate([weight, np.zeros_like(weight[:, :1])], axis=1)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 import xxhash
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from int8cal.graph.index import Index
     from int8cal.graph.layers import Layer
     from int8cal.job import TargetName, WeightRange
-    from int8cal.numerics import Float32, Float64, Int8
+    from int8cal.numerics import Array, Float32, Float64, Int8
     from int8cal.numerics.affine import Affine, QType
     from int8cal.numerics.pairs import Links, Reduction, Rows
     from int8cal.quantization.corrections.correction import Draft
@@ -251,7 +251,7 @@ def layer_weights(index: Index, layer: Layer, draft: Draft) -> LayerWeights:
     return lay_out(weight, layer, draft.table.settings.weights, draft.table.settings.target)
 
 
-def lay_out(weight: npt.NDArray[Any], layer: Layer, weights: WeightRange, target: TargetName) -> LayerWeights:
+def lay_out(weight: Array, layer: Layer, weights: WeightRange, target: TargetName) -> LayerWeights:
     """Lay out values in place of a layer's weight.
 
     Args:

@@ -15,13 +15,13 @@ from int8cal.graph.edit import instead
 from int8cal.graph.ops import is_standard
 
 if TYPE_CHECKING:
-    from typing import Any, Literal
+    from typing import Literal
 
-    import numpy.typing as npt
     import onnx
 
     from int8cal.graph.edit import Builder
     from int8cal.graph.index import Index
+    from int8cal.numerics import Array
 
 
 def last_of_prelu(index: Index, node: onnx.NodeProto) -> Literal["Max", "Min", "Add", ""]:
@@ -37,7 +37,7 @@ def last_of_prelu(index: Index, node: onnx.NodeProto) -> Literal["Max", "Min", "
     """
     if node.op_type != "PRelu" or not is_standard(node) or not index.is_constant(node.input[1]):
         return ""
-    slopes: npt.NDArray[Any] = index.constant(node.input[1])
+    slopes: Array = index.constant(node.input[1])
     if slopes.dtype != np.float32 or not np.isfinite(slopes).all():
         return ""
     if (slopes <= 1.0).all():

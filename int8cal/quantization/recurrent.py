@@ -28,10 +28,9 @@ from int8cal.quantization.table import WeightEntry
 if TYPE_CHECKING:
     from typing import Literal
 
-    import numpy.typing as npt
-
     from int8cal.graph.layers import Recurrent
     from int8cal.graph.plan import Plan
+    from int8cal.numerics import Float64
     from int8cal.numerics.weights import GateCodes
     from int8cal.quantization.table import CalibrationTable
 
@@ -213,9 +212,7 @@ def _range(form: KernelForm, table: CalibrationTable) -> Literal["s8", "s7"]:
     return "s8" if table.settings.weights == "s8" else "s7"
 
 
-def _given_scales(
-    table: CalibrationTable, key: str, shape: tuple[int, ...], span: str
-) -> npt.NDArray[np.float64] | None:
+def _given_scales(table: CalibrationTable, key: str, shape: tuple[int, ...], span: str) -> Float64 | None:
     entry = table.weights.get(key)
     if entry is None:
         return None

@@ -24,8 +24,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
     from typing import Literal
 
-    import numpy.typing as npt
-
     from int8cal.calibration.ranges import TensorEntry
     from int8cal.calibration.statistics import Statistics
     from int8cal.graph.embeddings import EmbeddingForm
@@ -33,6 +31,7 @@ if TYPE_CHECKING:
     from int8cal.graph.plan import Plan
     from int8cal.graph.prepare import Prepared
     from int8cal.job import ActivationType, Job, TargetName, WeightRange
+    from int8cal.numerics import Float64
     from int8cal.numerics.affine import Affine
     from int8cal.quantization.corrections.correction import Correction
 
@@ -89,7 +88,7 @@ class WeightEntry:
                 tensor=key,
             )
 
-    def scales_for(self, codes: str) -> npt.NDArray[np.float64] | None:
+    def scales_for(self, codes: str) -> Float64 | None:
         """Return the scales for a range of codes, (channels,).
 
         None where they are for another: the table's settings were edited, and scales of s8 would clip half of s7.

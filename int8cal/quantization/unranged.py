@@ -27,9 +27,8 @@ from int8cal.quantization.products import ProductRows
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    import numpy.typing as npt
-
     from int8cal.graph.layers import Layer
+    from int8cal.numerics import Int8
     from int8cal.numerics.weights import QuantizedLayer
     from int8cal.quantization.corrections.correction import Draft
 
@@ -192,9 +191,7 @@ class _Writer:
             self.written[key] = (value,)
         return self.written[key][0]
 
-    def _codes(
-        self, layer: Layer, how: str, codes: npt.NDArray[np.int8], scale_shape: tuple[int, ...]
-    ) -> tuple[str, ...]:
+    def _codes(self, layer: Layer, how: str, codes: Int8, scale_shape: tuple[int, ...]) -> tuple[str, ...]:
         each = self.integers[layer.node]
         key = (how, layer.weight, hashlib.sha256(codes.tobytes() + each.scales.tobytes()).digest(), str(codes.shape))
         if key not in self.written:

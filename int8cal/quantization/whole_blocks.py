@@ -23,9 +23,8 @@ from int8cal.protos import metadata_of, set_metadata
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
-    from typing import Any
 
-    import numpy.typing as npt
+    from int8cal.numerics import Array
 
 WIDE_KEY = "int8cal.wide"  # metadata: how many channels come before those of zeros, by tensor
 
@@ -263,7 +262,7 @@ class _Edit(NamedTuple):
 
     node: onnx.NodeProto
     slot: int
-    value: npt.NDArray[Any]
+    value: Array
 
 
 def _widen(index: Index, regions: list[_Region], block: int) -> None:
@@ -312,9 +311,7 @@ def _of_constant(index: Index, node: onnx.NodeProto, slot: int, added: Mapping[i
             yield _Edit(source, position, _longer(each, {0: more}, each))
 
 
-def _longer(
-    values: npt.NDArray[Any], added: Mapping[int, int], like: npt.NDArray[Any] | None = None
-) -> npt.NDArray[Any]:
+def _longer(values: Array, added: Mapping[int, int], like: Array | None = None) -> Array:
     """Append entries along axes: zeros, or the last value of another array."""
     last = 0 if like is None else like.reshape(-1)[-1]
     return np.pad(values, [(0, added.get(axis, 0)) for axis in range(values.ndim)], constant_values=last)

@@ -12,11 +12,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 if TYPE_CHECKING:
-    from typing import Any
-
-    import numpy.typing as npt
-
     from int8cal.graph.layers import Layer
+    from int8cal.numerics import Array
     from int8cal.quantization.corrections.correction import Draft
 
 _FEW_TAPS = 9  # of more, half as many channels take 1.4 times as long, and half the bytes
@@ -41,7 +38,7 @@ def groups_in_one(draft: Draft, layer: Layer) -> int:
     return max((count for count in range(1, most + 1) if layer.group % count == 0), default=1)
 
 
-def joined_groups(weight: npt.NDArray[Any], group: int, count: int) -> npt.NDArray[Any]:
+def joined_groups(weight: Array, group: int, count: int) -> Array:
     """Return the weights (outputs, channels, taps...) of a Conv with every `count` of its groups as one."""
     outputs, width, *taps = weight.shape
     place = np.arange(outputs) * group // outputs % count

@@ -17,7 +17,7 @@ from __future__ import annotations
 import re
 from contextlib import contextmanager
 from threading import Lock
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 import numpy as np
 
@@ -27,9 +27,8 @@ from int8cal.threads import in_order
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-    import numpy.typing as npt
-
     from int8cal.graph.signature import Signature
+    from int8cal.numerics import Array
     from int8cal.runtime.sessions import Session
 
 # What a kernel of onnxruntime says where it cannot do what a node asks for, whatever values it gets.
@@ -45,9 +44,7 @@ class Runs(Protocol):
 
     at_once: int
 
-    def run(
-        self, feed: dict[str, npt.NDArray[Any]], outputs: Sequence[str] | None = None
-    ) -> Mapping[str, npt.NDArray[Any]]:
+    def run(self, feed: dict[str, Array], outputs: Sequence[str] | None = None) -> Mapping[str, Array]:
         """Run one feed: input name -> array gives output name -> array."""
 
 
@@ -55,7 +52,7 @@ class SampleLike(Protocol):
     """One sample: `feed` has leading dimension 1 where the model has a batch axis; `origin` names it in messages."""
 
     @property
-    def feed(self) -> Mapping[str, npt.NDArray[Any]]:
+    def feed(self) -> Mapping[str, Array]:
         """Input name -> array."""
 
     @property
@@ -64,7 +61,7 @@ class SampleLike(Protocol):
 
 
 S = TypeVar("S", bound=SampleLike)
-Arrays = dict[str, "npt.NDArray[Any]"]
+Arrays = dict[str, "Array"]
 
 
 def batch_size(signature: Signature) -> int:
@@ -112,7 +109,7 @@ def grouped_feed(group: Sequence[SampleLike]) -> Arrays:
 
 def run_group(
     session: Runs, signature: Signature, group: Sequence[SampleLike], outputs: Sequence[str] | None = None
-) -> Mapping[str, npt.NDArray[Any]]:
+) -> Mapping[str, Array]:
     """Run one group of samples, whole.
 
     Args:
@@ -195,8 +192,8 @@ def run_each(
 
 def _run_groups(
     session: Runs, signature: Signature, samples: Iterable[S], size: int, outputs: Sequence[str] | None
-) -> Iterator[tuple[list[S], Mapping[str, npt.NDArray[Any]]]]:
-    def outputs_of(group: list[S]) -> tuple[list[S], Mapping[str, npt.NDArray[Any]]]:
+) -> Iterator[tuple[list[S], Mapping[str, Array]]]:
+    def outputs_of(group: list[S]) -> tuple[list[S], Mapping[str, Array]]:
         return group, run_group(session, signature, group, outputs)
 
     return in_order(outputs_of, _groups(samples, size), session.at_once, short_alone=True)
@@ -213,7 +210,7 @@ def _groups(samples: Iterable[S], size: int) -> Iterator[list[S]]:
         yield group
 
 
-def _rows(value: npt.NDArray[Any], size: int, rows: slice) -> npt.NDArray[Any]:
+def _rows(value: Array, size: int, rows: slice) -> Array:
     return value[rows] if size > 1 and value.ndim and value.shape[0] == size else value
 
 

@@ -7,10 +7,9 @@ Where the CPU sums unsigned times signed codes exactly (VNNI, AMX), one factor i
 from __future__ import annotations
 
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
-import numpy.typing as npt
 import onnx
 
 from int8cal.numerics.gram import Moments
@@ -19,7 +18,7 @@ from int8cal.runtime.sessions import Session
 from int8cal.threads import in_parts
 
 if TYPE_CHECKING:
-    from int8cal.numerics import Float64
+    from int8cal.numerics import Array, Float64
 
 _MOST_ROWS = 1 << 15  # whose products of 255 times 255 add up within s32
 _STRIP = 512  # columns whose products with all behind them are one call
@@ -43,11 +42,11 @@ class CodeSums:
         self._gram = np.zeros((groups, size, size))
         self._total = np.zeros((groups, size))
         self._count = 0
-        self._waiting: list[npt.NDArray[Any]] = []
+        self._waiting: list[Array] = []
         self._bytes = 0  # of these
         self._most = min(_WAITING, _LONG * groups * size * size)
 
-    def add(self, codes: npt.NDArray[Any]) -> None:
+    def add(self, codes: Array) -> None:
         """Add rows: uint8 or int8 (groups, positions, K)."""
         self._count += codes.shape[1]
         self._waiting.append(codes)
@@ -76,7 +75,7 @@ def moments_bytes(groups: int, size: int) -> int:
     return 8 * square + 2 * min(_WAITING, _LONG * square)
 
 
-def code_gram(codes: npt.NDArray[Any], zero_point: int, threads: int, gram: Float64, total: Float64) -> None:
+def code_gram(codes: Array, zero_point: int, threads: int, gram: Float64, total: Float64) -> None:
     """Add x x^T over rows, and x, with x = code - zero point.
 
     Args:
@@ -105,7 +104,7 @@ def code_gram(codes: npt.NDArray[Any], zero_point: int, threads: int, gram: Floa
                 "z": point,
                 "w": others_point,
             }
-            sums: npt.NDArray[Any] = product.run(feed)["y"]
+            sums: Array = product.run(feed)["y"]
             gram[own, begin:] += sums
         for other in range(begin + _STRIP, size, _STRIP):
             gram[other : other + _STRIP, own] = gram[own, other : other + _STRIP].T

@@ -23,10 +23,10 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
 
-    import numpy.typing as npt
     import onnx
     import openvino
 
+    from int8cal.numerics import Array
     from int8cal.protos import ModelView
 
 # f32: on CPUs with bf16 the plugin would otherwise compute the float layers in bf16, and their error would pass for
@@ -120,9 +120,7 @@ class OpenVinoSession:
         self.inputs: tuple[str, ...] = tuple(self._taken)
         self.outputs: tuple[str, ...] = tuple(self._given)
 
-    def run(
-        self, feed: dict[str, npt.NDArray[Any]], outputs: Sequence[str] | None = None
-    ) -> dict[str, npt.NDArray[Any]]:
+    def run(self, feed: dict[str, Array], outputs: Sequence[str] | None = None) -> dict[str, Array]:
         """Run one feed.
 
         Args:

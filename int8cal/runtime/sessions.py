@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
+    from int8cal.numerics import Array
     from int8cal.runtime.segments import Segment
 
 # what matters comes as an exception; its log goes past everything that int8cal prints
@@ -175,9 +176,7 @@ class Session:
             onnx.save(joined, optimized_path)
         return tuple(dict.fromkeys(name for each in segments for name in each.inputs if name not in made))
 
-    def run(
-        self, feed: dict[str, npt.NDArray[Any]], outputs: Sequence[str] | None = None
-    ) -> dict[str, npt.NDArray[np.generic]]:
+    def run(self, feed: dict[str, Array], outputs: Sequence[str] | None = None) -> dict[str, npt.NDArray[np.generic]]:
         """Run one feed.
 
         Args:
@@ -226,7 +225,7 @@ class _Part:
         values = (*self.session.get_inputs(), *self.session.get_outputs())
         return frozenset(value.name for value in values if value.type == "tensor(bfloat16)")
 
-    def run(self, names: Sequence[str], feed: dict[str, npt.NDArray[Any]]) -> list[Any]:
+    def run(self, names: Sequence[str], feed: dict[str, Array]) -> list[Any]:
         """Run one feed; bfloat16 goes in and comes out as float32, since numpy has no such type."""
         if not self.bfloat16:
             return list(self.session.run(names, feed))
@@ -240,7 +239,7 @@ class _Part:
         return [_array(value, name in self.bfloat16) for name, value in zip(names, found, strict=True)]
 
 
-def _array(value: ort.OrtValue, is_bfloat16: bool) -> npt.NDArray[Any] | None:
+def _array(value: ort.OrtValue, is_bfloat16: bool) -> Array | None:
     if not value.has_value():
         return None
     if not is_bfloat16:
@@ -250,7 +249,7 @@ def _array(value: ort.OrtValue, is_bfloat16: bool) -> npt.NDArray[Any] | None:
     return from_bits(np.frombuffer(memory, np.uint16)).reshape(shape)
 
 
-def _run_parts(parts: Sequence[_Part], names: Sequence[str], feed: dict[str, npt.NDArray[Any]]) -> list[Any]:
+def _run_parts(parts: Sequence[_Part], names: Sequence[str], feed: dict[str, Array]) -> list[Any]:
     """Run segments one after the other; a tensor between them is dropped behind its last reader."""
     last = {name: place for place, part in enumerate(parts) for name in part.inputs}
     wanted, held, found = set(names), dict(feed), dict[str, Any]()

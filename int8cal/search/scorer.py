@@ -9,7 +9,6 @@ from functools import cached_property
 from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
-import numpy.typing as npt
 
 from int8cal.calibration.engines.local import RECORDED_BYTES
 from int8cal.data.sample import fingerprint_of
@@ -32,7 +31,7 @@ if TYPE_CHECKING:
     from int8cal.calibration.checkpoint import Checkpoint
     from int8cal.data.sample import Sample
     from int8cal.graph.signature import Signature
-    from int8cal.numerics import Float64
+    from int8cal.numerics import Bools, Float64
     from int8cal.runtime.batching import Arrays, SampleLike
     from int8cal.search.recipes import Recipe
 
@@ -411,17 +410,15 @@ def gain_of(before: Score, after: Score) -> Gain:
     return Gain(worst, margin, mean, mean_margin, none, least - CLEAR * least_margin)
 
 
-def _watched(score: Score) -> npt.NDArray[np.bool_]:
+def _watched(score: Score) -> Bools:
     """Flag the points whose noise is more than chance, (points,)."""
     noise, signal = score.noise.sum(axis=0), score.signal.sum(axis=0)
     ratios = np.divide(noise, signal, out=np.zeros_like(signal), where=signal > 0)
-    flags: npt.NDArray[np.bool_] = (ratios > 0) & (ratios >= LEAST_SEEN * ratios.max(initial=0.0))
+    flags: Bools = (ratios > 0) & (ratios >= LEAST_SEEN * ratios.max(initial=0.0))
     return flags
 
 
-def _gains(
-    before: Float64, after: Float64, signal: Float64, watched: npt.NDArray[np.bool_]
-) -> tuple[float, float, float]:
+def _gains(before: Float64, after: Float64, signal: Float64, watched: Bools) -> tuple[float, float, float]:
     """Return what the score, the mean over points and the least of them gain, from the points' squares."""
     noisy = watched & (before > 0) & (after > 0)
     each = 10.0 * np.log10(before[noisy] / after[noisy]) if noisy.any() else np.zeros(1)

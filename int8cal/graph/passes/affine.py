@@ -21,14 +21,13 @@ from int8cal.protos import copied, tensor_bytes
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    import numpy.typing as npt
     import onnx
 
     from int8cal.graph.edit import Names
     from int8cal.graph.index import Index
     from int8cal.graph.ops import Passage
     from int8cal.graph.passes.steps import AffineStep
-    from int8cal.numerics import Float64
+    from int8cal.numerics import Float32, Float64
 
 DEEPEST = 100  # nodes on the way from a factor to a layer
 
@@ -153,7 +152,7 @@ class Absorber:
         copies = len(self._index.uses[weight]) - 1
         return copies * tensor_bytes(self._index.initializers[weight]) > self._constant_bytes
 
-    def constant(self, tensor: str, values: Float64) -> tuple[str, npt.NDArray[np.float32]] | None:
+    def constant(self, tensor: str, values: Float64) -> tuple[str, Float32] | None:
         """Return a new constant beside a tensor, None where float32 does not hold it."""
         array = as_float32(values)
         return None if array is None else (self.names.beside(tensor, "constant"), array)

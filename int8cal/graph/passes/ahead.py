@@ -21,12 +21,12 @@ from int8cal.protos import copied
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    import numpy.typing as npt
     import onnx
 
     from int8cal.graph.edit import Names
     from int8cal.graph.index import Index, Use
     from int8cal.graph.passes.steps import AffineStep
+    from int8cal.numerics import Float32
 
 
 def factors_ahead(index: Index, names: Names) -> Iterator[Rewrite]:
@@ -69,7 +69,7 @@ class _Ahead:
         self._index, self._names, self._step = index, names, step
         self._without = {step.output: step.data}  # tensors -> those without the factor
         self._nodes: dict[str, onnx.NodeProto] = {}
-        self._weights: dict[str, npt.NDArray[np.float32]] = {}
+        self._weights: dict[str, Float32] = {}
 
     def rewrite(self) -> Rewrite | None:
         """Return what is to change; None where the factor reaches anything but layers."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import onnx
@@ -22,7 +22,7 @@ from int8cal.stored import values_of
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator
 
-    import numpy.typing as npt
+    from int8cal.numerics import Array
 
 # Metadata of a model that was converted: the types that it had, "float16" or "bfloat16, float16".
 CONVERTED = "int8cal.converted_from"
@@ -254,7 +254,7 @@ def _convert(tensor: onnx.TensorProto, types: Collection[int]) -> None:
     tensor.CopyFrom(constant(tensor.name, values.astype(np.float32)))
 
 
-def array_of(tensor: onnx.TensorProto) -> npt.NDArray[Any]:
+def array_of(tensor: onnx.TensorProto) -> Array:
     """Read a tensor, one of bfloat16 as float32."""
     if tensor.data_type != onnx.TensorProto.BFLOAT16:
         return values_of(tensor)

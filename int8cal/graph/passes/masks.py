@@ -6,7 +6,7 @@ x86 CPUs. Swin's windows are masked by -100, so that its products of probabiliti
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -18,10 +18,9 @@ from int8cal.protos import copied
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    import numpy.typing as npt
-
     from int8cal.graph.edit import Names
     from int8cal.graph.index import Index
+    from int8cal.numerics import Array, Bools
 
 # exp is denormal from -87.4 to -104: a mask in these bounds, beside scores some ten apart, ends there
 _HIGHEST, _LOWEST = -80.0, -200.0
@@ -46,7 +45,7 @@ def deep_masks(index: Index, names: Names) -> Iterator[Rewrite]:
         if not slots or not _ends_in_softmax(index, node.output[0]):
             continue
         rebuilt = copied(node)
-        constants: dict[str, npt.NDArray[Any]] = {}
+        constants: dict[str, Array] = {}
         for slot in slots:
             value = index.constant(node.input[slot])
             rebuilt.input[slot] = names.beside(node.output[0], "mask")
@@ -58,7 +57,7 @@ def _masks(index: Index, name: str) -> bool:
     return index.is_float_constant(name) and bool(_shallow(index.constant(name)).any())
 
 
-def _shallow(value: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
+def _shallow(value: Array) -> Bools:
     return (value >= _LOWEST) & (value <= _HIGHEST)
 
 

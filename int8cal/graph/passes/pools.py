@@ -6,7 +6,7 @@ Relu, and a pool behind that. Its factor goes into the layer; in front of the po
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -17,11 +17,11 @@ from int8cal.protos import copied
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    import numpy.typing as npt
     import onnx
 
     from int8cal.graph.edit import Names
     from int8cal.graph.index import Index
+    from int8cal.numerics import Array
 
 
 def shifts_behind_pools(index: Index, names: Names) -> Iterator[Rewrite]:
@@ -57,7 +57,7 @@ def _monotone(index: Index, node: onnx.NodeProto) -> int | None:
     if node.op_type == "BatchNormalization":
         if index.is_constant(node.input[0]) or not all(index.is_float_constant(name) for name in node.input[1:]):
             return None
-        factors: npt.NDArray[Any] = index.constant(node.input[1])
+        factors: Array = index.constant(node.input[1])
         return 0 if (factors > 0.0).all() else None
     if node.op_type not in ("Add", "Mul"):
         return None
@@ -65,7 +65,7 @@ def _monotone(index: Index, node: onnx.NodeProto) -> int | None:
     rank = index.rank(node.output[0])
     if len(constant) != 1 or rank is None or index.rank(node.input[1 - constant[0]]) != rank:
         return None
-    value: npt.NDArray[Any] = index.constant(node.input[constant[0]])
+    value: Array = index.constant(node.input[constant[0]])
     dims = (1,) * (rank - value.ndim) + value.shape
     if len(dims) != rank or dims[0] != 1 or any(size != 1 for size in dims[2:]) or not np.isfinite(value).all():
         return None

@@ -10,8 +10,9 @@ from int8cal.graph.edit import constant, refill
 from int8cal.graph.index import Index, attribute
 
 if TYPE_CHECKING:
-    import numpy.typing as npt
     import onnx
+
+    from int8cal.numerics import Int64
 
 
 def fold_sizes(model: onnx.ModelProto) -> bool:
@@ -29,7 +30,7 @@ def fold_sizes(model: onnx.ModelProto) -> bool:
     if all(node.op_type != "If" for node in model.graph.node):
         return False
     index = Index(model)
-    known: dict[str, npt.NDArray[np.int64]] = {}
+    known: dict[str, Int64] = {}
     for node in model.graph.node:
         value = None if node.output[0] in index.outputs else _value(index, node)
         if value is not None:
@@ -39,7 +40,7 @@ def fold_sizes(model: onnx.ModelProto) -> bool:
     return bool(known)
 
 
-def _value(index: Index, node: onnx.NodeProto) -> npt.NDArray[np.int64] | None:
+def _value(index: Index, node: onnx.NodeProto) -> Int64 | None:
     shape = index.producer.get(node.input[0]) if node.op_type in ("Gather", "Size") else None
     if shape is None or shape.op_type != "Shape" or attribute(shape, "start", 0) or attribute(shape, "end", None):
         return None

@@ -7,7 +7,7 @@ float32 holds.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -19,8 +19,9 @@ from int8cal.protos import graphs_within
 from int8cal.stored import values_of
 
 if TYPE_CHECKING:
-    import numpy.typing as npt
     import onnx
+
+    from int8cal.numerics import Array, Bools
 
 # Below both: so small that products of two are denormal, and so small beside the largest value of its tensor.
 _TINY, _BESIDE = np.float32(2.0**-63), np.float32(2.0**-64)
@@ -50,9 +51,9 @@ def without_tiny_weights(model: onnx.ModelProto) -> None:
                     tensor.CopyFrom(constant(tensor.name, np.where(tiny, np.float32(0.0), values)))
 
 
-def _tiny(values: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
+def _tiny(values: Array) -> Bools:
     """Say which values are below 1e-19, and 5e-20 of the largest one: no sum of a layer can tell them from 0."""
     sizes = np.abs(values)
     limit = min(_TINY, np.float32(sizes.max(initial=0.0) * _BESIDE))
-    result: npt.NDArray[np.bool_] = (sizes < limit) & (sizes > 0.0)
+    result: Bools = (sizes < limit) & (sizes > 0.0)
     return result

@@ -24,10 +24,9 @@ from int8cal.quantization.corrections.correction import OfNodes
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    import numpy.typing as npt
-
     from int8cal.graph.layers import Layer
     from int8cal.graph.plan import Plan
+    from int8cal.numerics import Array, Int32, Int64
     from int8cal.numerics.pairs import Reduction
     from int8cal.quantization.corrections.correction import Draft
 
@@ -89,7 +88,7 @@ def can_have_copies(plan: Plan, layer: Layer) -> bool:
     )
 
 
-def with_copies(weight: npt.NDArray[Any], copies: Sequence[int], reduction: Reduction) -> npt.NDArray[Any]:
+def with_copies(weight: Array, copies: Sequence[int], reduction: Reduction) -> Array:
     """Return the weights for an input with copies behind its channels; each channel's are shared out among them.
 
     Args:
@@ -103,7 +102,7 @@ def with_copies(weight: npt.NDArray[Any], copies: Sequence[int], reduction: Redu
     return np.concatenate([shared, np.take(shared, copies, axis=axis)], axis=axis)
 
 
-def merged(codes: npt.NDArray[Any], copies: Sequence[int], layer: Layer) -> npt.NDArray[np.int32]:
+def merged(codes: Array, copies: Sequence[int], layer: Layer) -> Int32:
     """Return what the codes of weights with copies add up to for each channel of the input; int32.
 
     Args:
@@ -120,5 +119,5 @@ def merged(codes: npt.NDArray[Any], copies: Sequence[int], layer: Layer) -> npt.
     return np.moveaxis(whole, 0, axis)
 
 
-def _times(channels: int, copies: Sequence[int]) -> npt.NDArray[np.int64]:
+def _times(channels: int, copies: Sequence[int]) -> Int64:
     return 1 + np.bincount(np.asarray(copies, np.int64), minlength=channels)

@@ -25,13 +25,12 @@ from int8cal.quantization.corrections.correction import NamedValues, Rescaled, r
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    import numpy.typing as npt
     import onnx
 
     from int8cal.graph.chains import Chain
     from int8cal.graph.layers import Layer
     from int8cal.graph.plan import Plan
-    from int8cal.numerics import Float64
+    from int8cal.numerics import Array, Float64
     from int8cal.quantization.corrections.correction import Draft
     from int8cal.quantization.table import CalibrationTable
 
@@ -117,7 +116,7 @@ def apply_factors(
     index = Index.of(model)
     result, names = without_weights(index.model), Names(index.graph)
     # by constant, in the order of the chains
-    changes: dict[str, list[Callable[[npt.NDArray[Any]], npt.NDArray[Any]]]] = {}
+    changes: dict[str, list[Callable[[Array], Array]]] = {}
     inserted = []
     for chain in chains:
         exponents = factors.get(chain.tensor)
@@ -172,7 +171,7 @@ def as_numbers(exponents: Float64) -> tuple[float, ...]:
     return tuple(int(value) if value == int(value) else value for value in exponents.tolist())
 
 
-def by_input_channel(weight: npt.NDArray[Any], layer: Layer) -> npt.NDArray[Any]:
+def by_input_channel(weight: Array, layer: Layer) -> Array:
     """Return a view of a layer's weight, (groups, input channels / groups, output channels / groups, taps)."""
     if layer.op_type != "Conv":
         return (weight if layer.axis == 1 else weight.T)[np.newaxis, :, :, np.newaxis]
@@ -181,12 +180,12 @@ def by_input_channel(weight: npt.NDArray[Any], layer: Layer) -> npt.NDArray[Any]
     return grouped.transpose(0, 2, 1, 3)
 
 
-def scale_outputs(weight: npt.NDArray[Any], layer: Layer, factors: Float64) -> npt.NDArray[Any]:
+def scale_outputs(weight: Array, layer: Layer, factors: Float64) -> Array:
     """Multiply each output channel of a layer's weight by its factor, in float64; the result has the weight's dtype."""
     return _scaled(weight, factors.reshape(along(layer.axis or 0, weight.ndim)))
 
 
-def scale_inputs(weight: npt.NDArray[Any], layer: Layer, factors: Float64) -> npt.NDArray[Any]:
+def scale_inputs(weight: Array, layer: Layer, factors: Float64) -> Array:
     """Multiply each input channel of a layer's weight by its factor, likewise."""
     if layer.op_type != "Conv":
         return _scaled(weight, factors[:, None] if layer.axis == 1 else factors[None, :])
@@ -196,9 +195,9 @@ def scale_inputs(weight: npt.NDArray[Any], layer: Layer, factors: Float64) -> np
     return _scaled(weight, rows.reshape(outputs, inputs_per_group, *[1] * (weight.ndim - 2)))
 
 
-def _scaled(values: npt.NDArray[Any], factors: Float64) -> npt.NDArray[Any]:
+def _scaled(values: Array, factors: Float64) -> Array:
     # each product is computed in float64 and rounded once, without a copy of a large weight in float64
-    result: npt.NDArray[Any] = np.empty(np.broadcast_shapes(values.shape, factors.shape), values.dtype)
+    result: Array = np.empty(np.broadcast_shapes(values.shape, factors.shape), values.dtype)
     np.multiply(values, factors, out=result, casting="same_kind")
     return result
 

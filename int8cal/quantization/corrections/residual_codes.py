@@ -13,7 +13,6 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import numpy.typing as npt
 
 from int8cal.errors import TableError
 from int8cal.numerics.affine import SMALLEST_SCALE, Affine, positive_scale
@@ -28,7 +27,7 @@ if TYPE_CHECKING:
 
     from int8cal.graph.layers import Layer
     from int8cal.graph.plan import Plan
-    from int8cal.numerics import Float32, Float64, Int8
+    from int8cal.numerics import Array, Float32, Float64, Int8
     from int8cal.numerics.affine import QType
     from int8cal.numerics.pairs import Reduction
     from int8cal.quantization.corrections.correction import Draft
@@ -191,18 +190,18 @@ def with_fine_channels(
     return replace(table, tensors=tensors, weights=weights).corrected(chosen, Rounding.of(table).without(channels))
 
 
-def fine_weights(weight: npt.NDArray[Any], channels: Sequence[int], reduction: Reduction) -> npt.NDArray[Any]:
+def fine_weights(weight: Array, channels: Sequence[int], reduction: Reduction) -> Array:
     """Return the weights of some channels' residual codes."""
-    fine: npt.NDArray[Any] = np.take(weight, channels, axis=reduction.input_axis) / weight.dtype.type(FACTOR)
+    fine: Array = np.take(weight, channels, axis=reduction.input_axis) / weight.dtype.type(FACTOR)
     return fine
 
 
-def widened(weight: npt.NDArray[Any], reduction: Reduction) -> npt.NDArray[Any]:
+def widened(weight: Array, reduction: Reduction) -> Array:
     """Return [W, W / FACTOR] along the input channels."""
     return np.concatenate([weight, weight / weight.dtype.type(FACTOR)], axis=reduction.input_axis)
 
 
-def first_plane(codes: npt.NDArray[Any], reduction: Reduction) -> npt.NDArray[Any]:
+def first_plane(codes: Array, reduction: Reduction) -> Array:
     """Return the part of `widened` weights, or of their codes, that the first plane meets."""
     return np.split(codes, 2, axis=reduction.input_axis)[0]
 

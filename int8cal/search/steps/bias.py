@@ -5,10 +5,9 @@ E[(W_hat - W) x] = (W_hat - W) E[x] per output channel, with E[x] from the stati
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
-import numpy.typing as npt
 
 from int8cal.graph.layers import window_of
 from int8cal.numerics.channels import along
@@ -24,7 +23,7 @@ if TYPE_CHECKING:
     from int8cal.calibration.statistics import TensorStatistics
     from int8cal.graph.index import Index
     from int8cal.graph.layers import Layer
-    from int8cal.numerics import Float64
+    from int8cal.numerics import Array, Float64
     from int8cal.numerics.weights import QuantizedLayer
     from int8cal.quantization.corrections.correction import Draft
     from int8cal.search.candidate import Inputs
@@ -84,7 +83,7 @@ def bias_deltas(
 
 
 def _shifts(
-    index: Index, layer: Layer, codes: npt.NDArray[Any], scales: Float64, copies: Sequence[int], means: Float64
+    index: Index, layer: Layer, codes: Array, scales: Float64, copies: Sequence[int], means: Float64
 ) -> Float64:
     """Return the mean shift of each output channel, some of them at a time.
 
@@ -96,7 +95,7 @@ def _shifts(
         copies: As `channel_copies.merged` takes them.
         means: Of each input channel, (input channels,).
     """
-    weight: npt.NDArray[Any] = index.constant(layer.weight)
+    weight: Array = index.constant(layer.weight)
     axis, taps = layer.axis or 0, tap_coverage(index, layer) if layer.op_type == "Conv" else None
     outputs = weight.shape[axis]
     step = outputs if layer.group > 1 else max(_AT_ONCE * outputs // max(weight.size, 1), _FEWEST)

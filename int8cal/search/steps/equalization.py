@@ -10,10 +10,9 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
-import numpy.typing as npt
 
 from int8cal.graph.chains import Chain, find_chains
 from int8cal.graph.index import Index
@@ -30,7 +29,7 @@ if TYPE_CHECKING:
     from int8cal.calibration.statistics import Statistics, TensorStatistics
     from int8cal.graph.layers import Layer
     from int8cal.graph.plan import Plan
-    from int8cal.numerics import Float64, Int64
+    from int8cal.numerics import Array, Float64, Int64
     from int8cal.search.candidate import Inputs
     from int8cal.search.scorer import Gain
     from int8cal.search.search import Proposal, Proposals, State
@@ -144,7 +143,7 @@ def choose_factors(
     asked = Counter(layer.node for chain in chains for layer in _layers(chain))
     rescaled: dict[str, Float64] = {}
 
-    def weight(layer: Layer) -> npt.NDArray[Any]:
+    def weight(layer: Layer) -> Array:
         return rescaled[layer.node] if layer.node in rescaled else index.constant(layer.weight)
 
     accepted = []
@@ -225,11 +224,11 @@ class WeightSizes:
     """
 
     energy: Float64
-    largest: npt.NDArray[Any]
+    largest: Array
     count: Int64
 
     @classmethod
-    def of(cls, weight: npt.NDArray[Any], layer: Layer) -> WeightSizes:
+    def of(cls, weight: Array, layer: Layer) -> WeightSizes:
         """Take them of a layer's weight as it is stored."""
         sizes = by_input_channel(np.abs(weight), layer)
         energy = np.square(sizes, dtype=np.float64).sum(axis=(2, 3)).reshape(-1)

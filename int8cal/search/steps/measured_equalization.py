@@ -13,10 +13,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
-import numpy.typing as npt
 
 from int8cal.calibration.engines.local import collect
 from int8cal.calibration.ranges import choose, group_histogram
@@ -58,7 +57,7 @@ if TYPE_CHECKING:
     from int8cal.graph.plan import Plan
     from int8cal.graph.signature import Signature
     from int8cal.job import CalibrationSettings, QuantizationSettings
-    from int8cal.numerics import Float32, Float64
+    from int8cal.numerics import Array, Float32, Float64
     from int8cal.numerics.affine import Affine
     from int8cal.probe.layer_inputs import LayerRows
     from int8cal.probe.probe import Run
@@ -253,9 +252,7 @@ class _Search:
             best += [("as predicted", exponents)] if gain > 0 else []
         return best
 
-    def products_of(
-        self, products: LayerProducts, runs: Sequence[Run], chain: Chain
-    ) -> dict[str, list[npt.NDArray[Any]]]:
+    def products_of(self, products: LayerProducts, runs: Sequence[Run], chain: Chain) -> dict[str, list[Array]]:
         """Return what a chain's readers compute in float, by node, per run."""
         found = {}
         for layer in chain.readers:
@@ -269,7 +266,7 @@ class _Search:
         runs: Sequence[Run],
         chain: Chain,
         exponents: Float64,
-        exact: Mapping[str, Sequence[npt.NDArray[Any]]],
+        exact: Mapping[str, Sequence[Array]],
     ) -> list[dict[ErrorSite, Float32]]:
         """Return per run what a chain's quantized input and weights add to what its readers compute in float."""
         affines, factor = self._affines(chain, exponents), np.exp2(exponents)
