@@ -12,7 +12,7 @@ import sys
 from contextlib import contextmanager
 from contextvars import ContextVar
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import onnx
@@ -23,7 +23,7 @@ from int8cal.errors import ModelError, OutputError, reason_of
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from int8cal.numerics import Array
+    import numpy.typing as npt
 
 LEAST = 1 << 20  # bytes of a tensor; smaller ones stay in the message
 SUFFIX = ".weights"  # of the files that are made here
@@ -124,7 +124,7 @@ def can_store(tensor: onnx.TensorProto) -> bool:
     return tensor.data_type in _TYPES and int(_entries(tensor).get("length", 0)) >= LEAST
 
 
-def values_of(tensor: onnx.TensorProto) -> Array:
+def values_of(tensor: onnx.TensorProto) -> npt.NDArray[Any]:
     """Return a tensor's values, read-only.
 
     Raises:

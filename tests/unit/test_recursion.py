@@ -69,7 +69,7 @@ ALLOWED = {
     "io/paths.py": ({"exists"}, "the path's method"),
     "protos.py": ({"graphs_within"}, "nesting of subgraphs, which protobuf limits to 32"),
     "report/document.py": ({"_plain", "_sorted"}, "nesting of a report"),
-    "report/reading.py": ({"flat"}, "nesting of a report"),
+    "report/reading.py": ({"setting_rows"}, "nesting of a report"),
     "report/screen.py": ({"aligned"}, "the function of this name in wording"),
     "runtime/batching.py": ({"run"}, "the session's method"),
     "runtime/sessions.py": ({"_run_parts", "end_profiling", "run"}, "the runtime's methods"),

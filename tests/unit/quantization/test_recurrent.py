@@ -301,7 +301,7 @@ def test_why_a_cell_computes_in_float_is_recorded(bench):
     prepared, plan, table, _ = built(bench, three(bench), "weights")
     chosen, _ = choose_forms(prepared.model, plan, table, score_by({"LSTM_y": 2 * LOSS_DB, "LSTM_z": LOSS_DB / 2}))
     why = "its kernel costs too much, 29.00 dB at the outputs instead of 30.00"
-    assert chosen.settings.recurrent_float == {"LSTM_y": why}  # of a GRU the runtime's graph tells it
+    assert chosen.settings.recorded["recurrent_float"] == {"LSTM_y": why}  # of a GRU the runtime's graph tells it
     again, _ = choose_forms(prepared.model, plan, chosen, score_by({"LSTM_y": 0.0, "LSTM_z": 0.0}))
     assert "recurrent_float" not in again.settings.recorded
 
