@@ -33,6 +33,7 @@ from int8cal.evaluating import (
 from int8cal.evaluation.data_checks import Findings, few_judged, judged_apart, opened
 from int8cal.evaluation.evaluate import evaluate_pair, nothing_measured
 from int8cal.evaluation.feeding import better_fed
+from int8cal.evaluation.fusion import with_reasons
 from int8cal.evaluation.gates import (
     check_gates,
     gates_of,
@@ -441,6 +442,8 @@ def _report(
     made = [*calibrated.made, *(calibrated.watch.lines() if calibrated.watch is not None else ())]
     if job.evaluation.data is not None:
         made += [*(line for line in feeds.made if line not in made), *watch.lines()]
+    if evaluation.fusion is not None:
+        evaluation = replace(evaluation, fusion=with_reasons(evaluation.fusion, calibrated.result.plan))
     left = [f"not quantized: {item.op_type} {item.node}: {item.reason}" for item in stay]
     left += [
         f"{path}: not quantized: {item.op_type} {item.node}: {item.reason}"

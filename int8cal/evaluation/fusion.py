@@ -11,6 +11,7 @@ import onnx
 from int8cal.evaluation.layerwise import residual_of
 from int8cal.evaluation.optimized_graph import ElementTypes, OriginalNames, optimized_bodies, trait
 from int8cal.evaluation.result import NOT_QUANTIZED, FloatNode, Fusion
+from int8cal.graph.bodies import full_name
 from int8cal.graph.index import Index, attribute
 from int8cal.graph.layers import KERNELS
 from int8cal.graph.ops import ONNXRUNTIME_CPU
@@ -20,6 +21,8 @@ from int8cal.runtime.sessions import Session
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from int8cal.graph.plan import Plan
 
 _QUANTIZERS = frozenset({"QuantizeLinear", "DynamicQuantizeLinear"})
 # They read codes and give indices.
@@ -69,6 +72,26 @@ def with_names(model: onnx.ModelProto) -> onnx.ModelProto:
             taken.add(name)
         seen.add(node.name)
     return result
+
+
+def with_reasons(fusion: Fusion, plan: Plan) -> Fusion:
+    """Say of nodes in float why the plan left them there, where the runtime's graph shows no cause.
+
+    Args:
+        fusion: Of the plan's int8 model.
+        plan: Names nodes as the model does.
+    """
+    why = {each.node: each.reason for each in plan.unquantized}
+    why |= {
+        full_name(path, each.node): each.reason for path, body in plan.bodies.items() for each in body.plan.unquantized
+    }
+    return replace(
+        fusion,
+        nodes=tuple(
+            replace(node, reason=why.get(node.node, NOT_QUANTIZED)) if node.reason == NOT_QUANTIZED else node
+            for node in fusion.nodes
+        ),
+    )
 
 
 def audit_graph_file(path: Path, original: onnx.ModelProto | None = None) -> Fusion:

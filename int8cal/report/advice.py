@@ -131,8 +131,8 @@ def _more_samples(document: Document, gate: Gate, figure: str) -> str:
     text = f"its 95 % interval contains the bound, so {counted(samples, 'sample')} do not decide: more would"
     if low_high is None or gate.value is None or gate.value == bound:
         return text
-    # an interval is as narrow as the root of the samples is large
-    margin = (low_high[1] if bound > gate.value else low_high[0]) - gate.value
+    # an interval is as narrow as the root of the samples is large; the narrower side may end where figures do
+    margin = max(low_high[1] - gate.value, gate.value - low_high[0])
     needed = samples * (margin / (bound - gate.value)) ** 2
     digits = 10 ** max(math.floor(math.log10(needed)) - 1, 0)
     return f"{text}, about {math.ceil(needed / digits) * digits:,} if the figure stays" if needed < 1e6 else text

@@ -1,10 +1,13 @@
+from types import SimpleNamespace
+
 import numpy as np
 import onnx
 import pytest
 
 from int8cal.errors import ModelError
-from int8cal.evaluation.fusion import audit_fusion, audit_graph
-from int8cal.evaluation.result import NOT_QUANTIZED
+from int8cal.evaluation.fusion import audit_fusion, audit_graph, with_reasons
+from int8cal.evaluation.result import NOT_QUANTIZED, FloatNode, Fusion
+from int8cal.graph.plan import Unquantized
 
 WEIGHT = np.random.default_rng(0).normal(size=(4, 4, 3, 3)).astype(np.float32)
 
@@ -255,3 +258,16 @@ def test_residual_codes_of_what_the_runtime_named_are_told_by_the_node_that_give
     optimized.graph.node[0].name = "norm"
     reasons = [node.reason for node in audit_graph(optimized, original).nodes if node.residual]
     assert reasons == ["it computes the residual codes of the output of norm"]
+
+
+def test_nodes_that_the_plan_left_in_float_have_its_reason():
+    slow = Unquantized("c", "Conv", "beside floats, where its float kernel is faster")
+    inside = SimpleNamespace(plan=SimpleNamespace(unquantized=(Unquantized("a", "Add", "an operand is constant"),)))
+    plan = SimpleNamespace(unquantized=(slow, Unquantized("s", "Softmax", "unused")), bodies={"loop": inside})
+    shown = [("c", NOT_QUANTIZED), ("s", "input x is float"), ("t", NOT_QUANTIZED), ("loop/a", NOT_QUANTIZED)]
+    found = with_reasons(Fusion(3, 4, tuple(FloatNode(name, "Op", reason) for name, reason in shown)), plan)
+    reasons = [slow.reason, "input x is float", NOT_QUANTIZED, "an operand is constant"]
+    assert [(node.node, node.reason) for node in found.nodes] == [
+        (name, reason) for (name, _), reason in zip(shown, reasons, strict=True)
+    ]
+    assert (found.integer, found.float_) == (3, 4)

@@ -172,6 +172,13 @@ def test_an_interval_with_the_bound_in_it_asks_for_more_samples(held, report, dr
     assert ("samples" in text) == bool(told)
 
 
+def test_an_interval_that_ends_where_figures_do_asks_for_as_many_samples_as_its_wider_side_needs(held, report):
+    metrics = replace(report.evaluation.metrics, agreement=0.98, agreement_ci95=(0.95, 1.0))
+    text = said(held("agreement>=0.99", metrics=metrics))
+    samples = document_of(report).samples
+    assert f"about {9 * samples:,} if the figure stays" in text
+
+
 def test_several_gates_are_advised_one_by_one(held):
     both = document_of(held(SQNR, "size.ratio<=0.1", "size.int8_bytes<=1", settings={"recipe": "fast"}))
     text = advice_on_all(both)
