@@ -111,6 +111,7 @@ def plain(line: str) -> str:
     """
     without_speed = re.sub(r"^Speedup .+", "Speedup #", line)
     without_speed = re.sub(r"; (slower|no faster) than FP32 \([^)]*\)$", "", without_speed)
+    without_speed = re.sub(r" +perhaps (?=\d)", " ", without_speed)  # of a row, where other processes had the cores
     without_hashes = re.sub(r"\b[0-9a-f]{12,}\b", "#", without_speed)
     return " ".join(re.sub(r"[-+]?\d[\d.,]*(e[-+]?\d+)?", "#", without_hashes).split())
 

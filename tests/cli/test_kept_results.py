@@ -113,7 +113,7 @@ class TestAFailingEvaluation:
         ("modules", "part", "key"),
         [
             ([evaluation], "measure_layers", "layers"),
-            ([evaluation], "audit_file", "fusion"),
+            ([evaluation], "audit_graph_file", "fusion"),
             ([calibrating, evaluating], "audit_saturation", "saturation"),
             ([evaluation], "measure_speed", "latency"),
         ],

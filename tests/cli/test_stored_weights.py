@@ -11,7 +11,7 @@ from int8cal import calibrating, stored
 from int8cal.calibrating import calibrate_job
 from int8cal.config.load import job_from_options
 from int8cal.graph import load
-from int8cal.runtime import sessions
+from int8cal.runtime import scratch
 
 WIDTH = 16
 
@@ -60,7 +60,7 @@ def test_all_files_have_the_bytes_that_they_have_without(case, recipe, monkeypat
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     for module in (stored, load):
         monkeypatch.setattr(module, "LEAST", 64)
-    for module in (load, sessions):
+    for module in (load, scratch):
         monkeypatch.setattr(module, "MAPPED", 0)
     names, place = set(), stored.placed
 
