@@ -49,6 +49,7 @@ from int8cal.graph.taps import Tap, tapped_model
 from int8cal.identity import library_versions, mixed_with, run_of, stored_preprocess
 from int8cal.io.atomic import OutputDirectory
 from int8cal.io.paths import require_free
+from int8cal.phrases import counted
 from int8cal.preprocess import Preprocess
 from int8cal.progress import Clock, track
 from int8cal.progress import stage as open_stage
@@ -449,7 +450,7 @@ def skipped_warnings(names: Sequence[str]) -> tuple[str, ...]:
     if not names:
         return ()
     shown = ", ".join(names[:3]) + ("…" if len(names) > 3 else "")
-    return (f"{len(names)} unreadable file{'s' if len(names) > 1 else ''} skipped: {shown}",)
+    return (f"{counted(len(names), 'unreadable file')} skipped: {shown}",)
 
 
 def fewer_samples(data: DataSettings, samples: int) -> tuple[str, ...]:

@@ -206,7 +206,7 @@ def record_samples(chain: Sequence[Task], tell: Callable[[str], object] | None =
                 ) from error
             written = 0
             for count, sample in enumerate(_joined(task, tasks, split, left_out[split]), 1):
-                written += _write(folder / f"{count - 1:06d}.npz", sample)
+                written += _write(folder / _recorded(count - 1), sample)
                 if written > RECORDED_LIMIT:
                     what = f"samples of more than {RECORDED_LIMIT >> 30} GB would be recorded"
                     raise OutputError(what, where=str(folder), do="give data.samples to the models that it reads")
@@ -219,6 +219,11 @@ def record_samples(chain: Sequence[Task], tell: Callable[[str], object] | None =
                 tell(line + (f"; left out: {', '.join(files)}" if files else ""))
 
 
+def _recorded(number: int) -> str:
+    """Name the file of a recorded sample."""
+    return f"{number:06d}{_RECORDED}"
+
+
 def _clear(folder: Path, count: int) -> None:
     """Remove what an earlier run recorded of more samples.
 
@@ -229,11 +234,11 @@ def _clear(folder: Path, count: int) -> None:
     Raises:
         OutputError: Something that nobody recorded lies there, which would be read as a sample.
     """
-    written = {f"{number:06d}.npz" for number in range(count)}
+    written = set(map(_recorded, range(count)))
     for file in sorted(visible_files(folder)):
         if file.suffix != _RECORDED or file.relative_to(folder).as_posix() in written:
             continue
-        if file.parent != folder or not (file.stem.isdecimal() and file.name == f"{int(file.stem):06d}{_RECORDED}"):
+        if file.parent != folder or not (file.stem.isdecimal() and file.name == _recorded(int(file.stem))):
             what = f"is no sample that was recorded; {folder} is for these alone"
             raise OutputError(what, where=str(file), do="move it away")
         file.unlink()

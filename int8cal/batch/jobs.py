@@ -15,6 +15,7 @@ from int8cal.config.load import PATTERN_KEYS, load_jobs, require_available
 from int8cal.errors import ConfigError, Int8calError, UsageError
 from int8cal.evaluation.gates import gates_of, require_measurable
 from int8cal.inputs import flatten, setting_text
+from int8cal.phrases import quoted
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -171,5 +172,4 @@ def _with_differences(tasks: Sequence[Task]) -> tuple[Task, ...]:
 
 def _quoted(names: Sequence[str], word: str) -> str:
     """List names as `"a", "b" or "c"`."""
-    quoted = [f'"{name}"' for name in names]
-    return quoted[0] if len(quoted) == 1 else f"{', '.join(quoted[:-1])} {word} {quoted[-1]}"
+    return quoted(names) if len(names) == 1 else f"{quoted(names[:-1])} {word} {quoted(names[-1:])}"

@@ -24,6 +24,7 @@ from int8cal.data.lines import LinesPart, columns_of, open_lines
 from int8cal.data.preprocessing import filled, of_images
 from int8cal.data.shards import divided_of
 from int8cal.errors import DataError, ModelError
+from int8cal.phrases import counted
 from int8cal.preprocess import Preprocess
 
 if TYPE_CHECKING:
@@ -249,8 +250,9 @@ def _require_rows(parts: Sequence[Part], settings: DataSettings, skipped: list[s
         return
     if skipped:
         raise all_skipped(settings.path, skipped)
-    files = f"{len(parts)} file{'s' if len(parts) > 1 else ''}"
-    raise DataError(f"holds no sample: {files} with 0 rows", where=settings.path, do="add samples")
+    raise DataError(
+        f"holds no sample: {counted(len(parts), 'file')} with 0 rows", where=settings.path, do="add samples"
+    )
 
 
 def _chosen(

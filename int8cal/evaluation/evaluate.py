@@ -32,6 +32,7 @@ from int8cal.graph.passes.float32 import CONVERTED, float32_reference, told_shar
 from int8cal.graph.random_numbers import are_alike, can_repeat, random_ops
 from int8cal.graph.signature import signature_of
 from int8cal.job import DEFAULT_TARGET
+from int8cal.phrases import counted
 from int8cal.progress import stage
 from int8cal.protos import metadata_of, weight_bytes, without_weights
 from int8cal.runtime.batching import Runs, batch_size, make_feed, run_each
@@ -255,7 +256,8 @@ def evaluate_pair(
 
 def _in_training(model: onnx.ModelProto) -> tuple[str, ...]:
     """Say of a float model that it normalizes by what it is fed at a time, as in training, and so is hardly meant."""
-    found = [node.name for node in walk(model.graph) if node.op_type == "BatchNormalization" and _trains(node)]
+    norms = (node for node in walk(model.graph) if node.op_type == "BatchNormalization")
+    found = [node.name for node in norms if attribute(node, "training_mode", 0)]
     if not found:
         return ()
     named = f"BatchNormalization {found[0]!r}" + (f" and {len(found) - 1} more" if len(found) > 1 else "")
@@ -263,17 +265,12 @@ def _in_training(model: onnx.ModelProto) -> tuple[str, ...]:
     return (f"{named} in training mode: {what}; export the model in evaluation mode (PyTorch: model.eval())",)
 
 
-def _trains(node: onnx.NodeProto) -> bool:
-    return bool(attribute(node, "training_mode", 0))
-
-
 def _unread_labels(comparison: OutputComparison, own: MetricRun | None) -> tuple[str, ...]:
     """Say that labels were given and no figure is made of them: they may be truths of another kind than classes."""
     if own is not None or not comparison.labelled or comparison.metrics().top1 is not None:
         return ()
-    count = f"{comparison.labelled} label{'s' if comparison.labelled > 1 else ''}"
-    why = comparison.reasons()["metrics.top1"]
-    return (f"no figure is made of {count}, which stand for classes: {why}; judge other truths by --metric",)
+    why, labels = comparison.reasons()["metrics.top1"], counted(comparison.labelled, "label")
+    return (f"no figure is made of {labels}, which stand for classes: {why}; judge other truths by --metric",)
 
 
 def _random(

@@ -16,6 +16,7 @@ from int8cal.graph.index import walk
 from int8cal.graph.load import is_quantized, load_model
 from int8cal.graph.random_numbers import random_ops
 from int8cal.numerics.bfloat16 import from_bits
+from int8cal.phrases import quoted
 from int8cal.protos import all_tensors, graphs_within, metadata_of, outline, set_metadata, subgraphs, tensor_bytes
 from int8cal.stored import values_of
 
@@ -118,8 +119,9 @@ def float32_reference(model: Path | onnx.ModelProto | Reference) -> Reference:
     if isinstance(model, Reference):
         return model
     loaded = load_model(model) if isinstance(model, Path) else model
-    shared = () if is_quantized(loaded) else _shared_names(loaded)
-    if is_quantized(loaded) or not (shared or _types_of(loaded, _rounded(loaded))):
+    quantized = is_quantized(loaded)
+    shared = () if quantized else _shared_names(loaded)
+    if quantized or not (shared or _types_of(loaded, _rounded(loaded))):
         return Reference(model, loaded, loaded if random_ops(loaded) else model)
     copy = onnx.ModelProto()
     copy.CopyFrom(loaded)
@@ -149,7 +151,7 @@ def told_shared(reference: Reference) -> tuple[str, ...]:
     """Say of a float model that its nodes shared names, for warnings."""
     if not reference.shared:
         return ()
-    named = ", ".join(f'"{name}"' for name in reference.shared[:3]) + ("…" if len(reference.shared) > 3 else "")
+    named = quoted(reference.shared[:3]) + ("…" if len(reference.shared) > 3 else "")
     return (f"several nodes are named {named}: onnxruntime does not load such a file, so each was given its own name",)
 
 

@@ -376,8 +376,8 @@ def outcome_of(taken: PrecisionMix, budget: float, needed: float | None, most: P
     if needed is None:
         more = "how much would cannot be estimated from the noise"
     elif math.isinf(needed) and most.percent > budget:
-        layers = len(most.floats) + len(most.residual)
-        more = f"by estimate not even {layers} layer{'s' if layers > 1 else ''} would, {most.percent:.1f} % more time"
+        layers = counted(len(most.floats) + len(most.residual), "layer")
+        more = f"by estimate not even {layers} would, {most.percent:.1f} % more time"
     elif math.isinf(needed):
         more = "no number of layers does"
     else:
