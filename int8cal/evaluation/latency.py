@@ -44,8 +44,9 @@ _ROUNDS = 6
 # Rounds end where the ends of every interval differ by no more than this factor: nobody decides by less.
 _LEAST_ROUNDS, _PRECISE = 4, 1.1
 _LEAST_TOLD = 3  # rounds in which other processes left runs of every session alone; with fewer, all rounds are guessed
-# Of all turns of a pair. Longer ones change a median by less than rounds differ.
-_TURNS_S = 1.2
+# Of a turn, warm-up included. Of four models, turns of twice the length gave medians no nearer to each other when they
+# were measured again, and intervals that held the median of all measurements less often.
+_TURN_S = 0.05
 # Of a model of 0.1 ms, more runs in a turn do not change its median by more than turns differ.
 _ENOUGH_RUNS = 300
 _BORDER = frozenset({"boundary", "layout"})
@@ -174,7 +175,6 @@ def measure_latencies(
     *,
     rows: tuple[int, int] = (1, 1),
     budget_s: float = 3.0,
-    asked: int = 1,
     threads: int | None = None,
 ) -> tuple[dict[str, Latency], Fastest | None]:
     """Time both models in several runtimes, all in the same turns.
@@ -185,8 +185,6 @@ def measure_latencies(
         feeds: The feed of each model, both of the same sample.
         rows: Samples in each feed (the model's fixed batch); times are divided by it.
         budget_s: Seconds per pair after which no further round starts, warm-up included; one is always measured.
-        asked: How many pairs have turns as long as one alone. Further ones shorten all turns: of models fast enough
-            for all rounds, they cost no time.
         threads: Of each session, for the record.
 
     Returns:
@@ -200,7 +198,7 @@ def measure_latencies(
         feeds * len(pairs),
         rounds=_ROUNDS,
         budget_s=budget_s * len(pairs),
-        turn_s=min(budget_s, _TURNS_S) * asked / (_ROUNDS * len(sessions)),
+        turn_s=min(budget_s / (2 * _ROUNDS), _TURN_S),
         runs=_ENOUGH_RUNS,
         enough=_is_precise,
         threads=threads or 0,

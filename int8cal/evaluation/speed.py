@@ -101,9 +101,7 @@ def measure_speed(
         except Exception as error:  # noqa: BLE001 - nobody asked for it, so it ends nothing
             found.latencies[name] = None
             found.reasons[f"latencies_ms.{name}"] = _why(name, error)
-    latencies, found.fastest = measure_latencies(
-        sessions, feeds, rows=rows, asked=1 + len(asked), threads=threads or cpu_count()
-    )
+    latencies, found.fastest = measure_latencies(sessions, feeds, rows=rows, threads=threads or cpu_count())
     found.latencies = {**latencies, **found.latencies}
     if latencies[FIRST].speedup_ci95 is None:
         why = "a single round of turns gives no interval" if latencies[FIRST].rounds == 1 else _BUSY
