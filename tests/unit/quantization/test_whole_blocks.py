@@ -124,11 +124,15 @@ def test_another_runtime_gets_the_channels_that_there_are(bench):
     assert laid_out(model, "openvino") is model
 
 
-@pytest.mark.parametrize("count", [16, 32, 48, 8, 12])
-def test_whole_blocks_and_less_than_one_stay(bench, count):
+@pytest.mark.parametrize(
+    ("count", "whole"), [(4, 16), (8, 16), (12, 16), (16, 16), (20, 32), (32, 32), (40, 48), (48, 48)]
+)
+def test_whole_blocks_stay_and_others_are_filled(bench, count, whole):
     shapes = {"W": (count, 4, 1, 1), "D": (count, 1, 3, 3), "B": (count,), "V": (4, count, 1, 1)}
     model = built(bench, INVERTED.replace("24", str(count)), shapes)[2]
-    assert in_whole_blocks(model, BLOCK) is model
+    wide = in_whole_blocks(model, BLOCK)
+    assert groups(wide) == [whole]
+    assert (wide is model) == (count == whole)
 
 
 def test_an_odd_number_of_channels_stays_where_windows_are_read(bench):
