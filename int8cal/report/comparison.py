@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from int8cal.evaluation.figures import figure_of, interval_of, value_of
-from int8cal.numerics.intervals import difference_interval
+from int8cal.numerics.intervals import difference_interval, proportion_interval
 from int8cal.report import wording
 from int8cal.report.gate_changes import gate_changes
 from int8cal.report.reading import (
@@ -29,12 +29,17 @@ if TYPE_CHECKING:
 
 # Those of the user's metric, shown where a report has one.
 _OWN = ("metric.int8", "metric.drop")
+# What int8 loses against its float model says nothing of a float model that is worse than the old one: where these
+# differ on the same data, those of the int8 model are shown and judged, too.
+OF_INT8 = {"top1.int8": "top1.fp32", "top5.int8": "top5.fp32", "metric.int8": "metric.fp32"}
 # Those of the model, in reading order.
 _SHOWN = (
     "sqnr_db",
     "cosine",
     "agreement",
+    "top1.int8",
     "top1.drop",
+    "top5.int8",
     "top5.drop",
     *_OWN,
     "max_abs_error",
@@ -162,8 +167,16 @@ def _shown(old: Document, new: Document) -> tuple[str, ...]:
         for figure in dict.fromkeys(each.figure for each in old.outputs[name].decisions)
     ]
     own = [document for document in (old, new) if document.metric is not None]
-    of_model = [name for name in _SHOWN if own or name not in _OWN]
+    hidden = {name for name in OF_INT8 if not of_another_float_model(name, old, new)} - {"metric.int8"}
+    of_model = [name for name in _SHOWN if name not in hidden and (own or name not in _OWN)]
     return (*of_model, *(f"outputs.{name}.sqnr_db" for name in names if len(names) > 1), *decisions)
+
+
+def of_another_float_model(name: str, old: Document, new: Document) -> bool:
+    """Whether a figure of the int8 models is against float models that differ in it, on the same evaluation data."""
+    first, second = (value_in(document, OF_INT8[name]) for document in (old, new))
+    known = first is not None and second is not None
+    return known and first != second and _other_models(old, new) and not _other_data(old, new)
 
 
 def value_in(document: Document, name: str) -> float | None:
@@ -184,11 +197,19 @@ def figure_change(name: str, old: Document, new: Document) -> FigureChange:
         return FigureChange(name, first, None if first is not None else second, None, None)
     if first is None or second is None or not better_way or (name == "latency.speedup" and guessed_in(old, new)):
         return FigureChange(name, first, second, None, None)
-    pairs = [(held(name, first), interval_of(name, old)), (held(name, second), interval_of(name, new))]
+    pairs = [(held(name, first), _interval(name, old)), (held(name, second), _interval(name, new))]
     better, worse = pairs if better_way > 0 else reversed(pairs)
     if pairs[0][0] != first or pairs[1][0] != second:  # held: the interval is around another value
         better, worse = (better[0], None), (worse[0], None)
     return FigureChange(name, first, second, better[0] - worse[0] or 0.0, difference_interval(*better, *worse))
+
+
+def _interval(name: str, document: Document) -> tuple[float, float] | None:
+    """Look up the 95 % interval of a figure; of the int8 model's top-k, a proportion, it is computed."""
+    top = getattr(document.metrics, name.removesuffix(".int8"), None) if name in OF_INT8 else None
+    if top is None or top.int8 is None or not top.samples:
+        return interval_of(name, document)
+    return proportion_interval(round(top.int8 * top.samples), top.samples)
 
 
 def metric_of_both(old: Document, new: Document) -> str | None:
@@ -271,26 +292,39 @@ def _outer(facts: dict[str, str]) -> set[str]:
     return found
 
 
+def _hash(document: Document) -> str:
+    return str(document.model.get("sha256") or "")
+
+
+def _other_models(old: Document, new: Document) -> bool:
+    return bool(_hash(old) and _hash(new)) and _hash(old) != _hash(new)
+
+
+def _other_data(old: Document, new: Document) -> str:
+    """Say in what the evaluation data differ; empty where they do not."""
+    data = _by_content(*(dict(evaluation_data(document)) for document in (old, new)))
+    differing = [name for name in {**data[0], **data[1]} if data[0].get(name) != data[1].get(name)]
+    if differing:
+        return ", ".join(f"{name} {data[0].get(name, 'none')} and {data[1].get(name, 'none')}" for name in differing)
+    return f"{old.samples} and {new.samples} samples" if old.samples != new.samples else ""
+
+
 def _warnings(old: Document, new: Document) -> tuple[str, ...]:
     found = []
-    hashes = [str(document.model.get("sha256") or "") for document in (old, new)]
-    if all(hashes) and hashes[0] != hashes[1]:
+    hashes = [_hash(document) for document in (old, new)]
+    if _other_models(old, new):
         names = "" if name_of(old) == name_of(new) else f"{name_of(old)} and {name_of(new)}, "
         found.append(f"the float models differ: {names}sha256 {hashes[0][:12]}… and {hashes[1][:12]}…")
     elif not all(hashes) and name_of(old) != name_of(new):
         found.append(f'the float models have different names: "{name_of(old)}" and "{name_of(new)}"')
-    data = _by_content(*(dict(evaluation_data(document)) for document in (old, new)))
-    differing = [name for name in {**data[0], **data[1]} if data[0].get(name) != data[1].get(name)]
+    differing = _other_data(old, new)
     if differing:
-        told = ", ".join(f"{name} {data[0].get(name, 'none')} and {data[1].get(name, 'none')}" for name in differing)
-        found.append(f"the evaluation data differ: {told}")
-    elif old.samples != new.samples:
-        found.append(f"the evaluation data differ: {old.samples} and {new.samples} samples")
+        found.append(f"the evaluation data differ: {differing}")
     metrics = [document.metric.name for document in (old, new) if document.metric is not None]
     if len(set(metrics)) == 2:
         found.append(f"the metrics differ: {metrics[0]} and {metrics[1]}")
     accuracies = [value_in(document, "top1.fp32") for document in (old, new)]
-    same = not differing and not found
+    same = not found
     if same and None not in accuracies and accuracies[0] != accuracies[1]:
         shown = " and ".join(wording.fraction(value) for value in accuracies)
         found.append(f"the float model's top-1 differs, {shown}: it was judged on other data, or by another runtime")

@@ -12,7 +12,7 @@ from int8cal.evaluation.result_parts import ends
 from int8cal.phrases import counted
 from int8cal.report import wording
 from int8cal.report.comparison import held
-from int8cal.report.junit import Case, Suite, cases_of_gates
+from int8cal.report.junit import Case, Suite, gate_case
 from int8cal.report.markdown import bullets, code, escape, folded_part, joined_parts, long_table
 from int8cal.report.reading import name_of
 from int8cal.report.regressions import Regression, why_unknown
@@ -195,8 +195,11 @@ def compare_json(judged: JudgedComparison) -> str:
 
 def compare_suite(judged: JudgedComparison) -> Suite:
     """Make a suite of test cases, one per verdict."""
-    values = [value_text(judged, gate) for gate in judged.verdicts]
-    return Suite(name_of(judged.found.new), (Case("compare"), *cases_of_gates(judged.verdicts, values)))
+    cases = []
+    for gate in judged.verdicts:
+        noun = "" if isinstance(gate, Regression) else "value"  # what became of it says that itself
+        cases.append(gate_case(gate.gate, value_text(judged, gate), passed=gate.passed, noun=noun))
+    return Suite(name_of(judged.found.new), (Case("compare"), *cases))
 
 
 def _figure_rows(found: Comparison) -> list[tuple[str, ...]]:

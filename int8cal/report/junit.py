@@ -104,9 +104,9 @@ def cases_of_gates(gates: Sequence[Gate], values: Sequence[str]) -> tuple[Case, 
     return tuple(gate_case(gate.gate, value, passed=gate.passed) for gate, value in zip(gates, values, strict=True))
 
 
-def gate_case(gate: str, value: str, *, passed: bool) -> Case:
-    """Make a case of a gate that was judged; `value` says what it was held against."""
-    return Case(gate, "passed" if passed else "failure", f"value {value}", "" if passed else "gate")
+def gate_case(gate: str, value: str, *, passed: bool, noun: str = "value") -> Case:
+    """Make a case of a gate that was judged; `value` says what it was held against, "" for `noun` that it says all."""
+    return Case(gate, "passed" if passed else "failure", f"{noun} {value}".lstrip(), "" if passed else "gate")
 
 
 def skipped_gates(gates: Iterable[str], why: str) -> tuple[Case, ...]:

@@ -11,7 +11,7 @@ from int8cal.errors import ConfigError
 from int8cal.evaluation.figures import DECISIONS, FIGURES, OUTPUT, OWN, figure_name
 from int8cal.evaluation.gates import ParsedGate, hold, nearest, parse_gate
 from int8cal.evaluation.result import Gate
-from int8cal.report.comparison import held, metric_of_both, value_in
+from int8cal.report.comparison import held, metric_of_both, of_another_float_model, value_in
 from int8cal.report.reading import guessed_in, timed_elsewhere
 
 if TYPE_CHECKING:
@@ -119,7 +119,8 @@ def judge_regressions(found: Comparison) -> tuple[Regression, ...]:
     Returns:
         A verdict per figure that the old report has, named by what must not happen. SQNR, agreement, top-1 and top-5,
         decisions on outputs where they have intervals: worse by more than the 95 % interval of the difference; the drop
-        of the user's metric likewise, and without an interval by more than 1 % of the FP32 model's figure. Speedup: the
+        of the user's metric likewise, and without an interval by more than 1 % of the FP32 model's figure. Where the
+        float models differ in top-1, top-5 or the metric on the same data, the int8 model's own likewise. Speedup: the
         same, and by more than 10 %, since two runs of one model differ more than its rounds. Size: by more than 5 %.
         Channels that can saturate and nodes in float: more than before. Gates: passed before and fail now, or loosened.
         A figure that the new report lacks fails. Speeds that were measured on different machines, or are guesses, are
@@ -129,12 +130,13 @@ def judge_regressions(found: Comparison) -> tuple[Regression, ...]:
     verdicts = [
         _verdict(by_name[name], _beyond_noise)
         for name in by_name
-        if name in ("sqnr_db", "agreement", "top1.drop", "top5.drop")
+        if name in ("sqnr_db", "agreement", "top1.int8", "top1.drop", "top5.int8", "top5.drop")
         or (name.startswith("outputs.") and not _without_interval(by_name[name]))
     ]
-    if "metric.drop" in by_name:
+    own = ["metric.int8"] if of_another_float_model("metric.int8", found.old, found.new) else []
+    for name in [each for each in (*own, "metric.drop") if each in by_name]:
         reference = value_in(found.old, "metric.fp32")
-        verdicts.append(_verdict(by_name["metric.drop"], partial(_less_useful, reference=abs(reference or 0.0))))
+        verdicts.append(_verdict(by_name[name], partial(_less_useful, reference=abs(reference or 0.0))))
     if not timed_elsewhere(found.old, found.new) and not guessed_in(found.old, found.new):
         verdicts.append(_verdict(by_name["latency.speedup"], _slower))
     verdicts.append(_verdict(by_name["size.int8_bytes"], _larger))

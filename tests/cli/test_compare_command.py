@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from int8cal.evaluation.result import Gate
+from int8cal.evaluation.result import Drop, Gate, UserMetric
 from int8cal.report.document import report_to_json
 
 
@@ -154,3 +154,45 @@ def test_a_gate_that_has_gone_fails_without_being_asked(here, reports):
     assert done.message == f"int8cal: gate: {expected}"
     assert "gate sqnr_db&gt;=30" in Path("c.xml").read_text(encoding="utf-8")
     assert here("compare", *reversed(reports)).code == 0  # more gates than before
+
+
+@pytest.fixture
+def retrain(gated):
+    """Write two reports of float models of which int8 loses nothing; what the second one has is given."""
+
+    def write(top1, metric=None, **of_new):
+        old = replace(gated(("top1.drop<=1.0", 0.0, True)), model={"name": "net.onnx", "sha256": "ab"})
+        top = Drop(0.985, 0.985, 0.0, (-0.8, 0.8), 597)
+        first = replace(old.evaluation, metrics=replace(old.evaluation.metrics, top1=top, top5=None))
+        figures = replace(first.metrics, top1=Drop(top1, top1, 0.0, (-0.8, 0.8), 597))
+        second = replace(first, metrics=figures, **of_new)
+        if metric:
+            own = UserMetric(name="f1", fp32=0.9, int8=0.9, drop=0.0)
+            first, second = replace(first, metric=own), replace(second, metric=replace(own, fp32=metric, int8=metric))
+        new = replace(old, evaluation=second, model={"name": "net.onnx", "sha256": "cd"})
+        for name, report in (("old.json", replace(old, evaluation=first)), ("new.json", new)):
+            Path(name).write_text(report_to_json(report), encoding="utf-8")
+        return "old.json", "new.json"
+
+    return write
+
+
+@pytest.mark.parametrize(("top1", "code"), [(0.95, 7), (0.98, 0), (1.0, 0)])
+def test_a_retrained_model_that_classifies_worse_is_a_regression_though_int8_loses_nothing(here, retrain, top1, code):
+    done = here("compare", *retrain(top1), "--fail-on-regression")
+    assert done.code == code
+    assert f"Top-1 of int8 0.9850 {top1:.4f}" in " ".join(done.out.split())
+    assert ("FAIL     top1.int8 not worse" in done.out) == (code == 7)
+    assert "top1.drop not worse  (unchanged)" in done.out
+
+
+def test_a_retrained_model_with_a_worse_metric_is_a_regression(here, retrain):
+    done = here("compare", *retrain(0.985, metric=0.8), "--fail-on-regression")
+    assert done.code == 7
+    assert "FAIL     metric.int8 not worse  (worse by 0.1)" in done.out
+
+
+def test_accuracy_on_other_data_says_nothing_of_the_retrained_model(here, retrain):
+    done = here("compare", *retrain(0.9, samples=300), "--fail-on-regression")
+    assert done.code == 0
+    assert "Top-1 of int8" not in done.out
