@@ -314,17 +314,16 @@ def _floats(state: State, inputs: Inputs, left: dict[str, str]) -> Proposal | No
         inputs: What stays the same.
         left: Node -> why.
     """
-    settings = state.table.settings.with_left("left_for_accuracy", left)
-    smaller = inputs.plan_for(settings)
+    key: LeftKey = "left_for_accuracy"
+    smaller = inputs.plan_for(state.table.settings.with_left(key, {**state.table.settings.left(key), **left}))
     # without factors on either side: no chain of the smaller plan may have lost one
     lost = {chain.tensor for chain in find_chains(inputs.index, state.plan)}
     lost -= {chain.tensor for chain in find_chains(inputs.index, smaller)}
     known, needed = (_tensors(plan) for plan in (state.plan, smaller))
     if lost & Equalization.of(state.table).values.keys() or not known >= needed:
         return None
-    # raw pixels have entries that no plan of the prepared model knows, and lack some that it has
-    tensors = {name: entry for name, entry in state.table.tensors.items() if name not in known - needed}
-    return Proposal("float between layers", replace(state.table, settings=settings, tensors=tensors), smaller)
+    # layers that then stand between float nodes leave int8 along with these, and what was corrected in them
+    return Proposal("float between layers", without_noise_of(state.table, (state.plan, smaller), left, key), smaller)
 
 
 def _tensors(plan: Plan) -> set[str]:

@@ -8,6 +8,7 @@ import int8cal
 from int8cal.graph.chains import find_chains
 from int8cal.quantization.corrections import FineChannels, ResidualCodes, Rounding
 from int8cal.quantization.corrections.equalization import Equalization
+from int8cal.quantization.corrections.residual_codes import FACTOR
 from int8cal.quantization.derived_tables import without_noise_of
 from int8cal.quantization.table import StepResult
 from int8cal.search.candidate import Inputs, plain_candidate
@@ -16,7 +17,7 @@ from int8cal.search.residual import Upgrade
 from int8cal.search.scorer import Gain
 from int8cal.search.search import Proposal, Remark, Settled, first_state, search
 from int8cal.search.steps import output_error
-from int8cal.search.steps.output_error import ENOUGH_DB, HALF_DB, _factors_left, _residual_codes, _Spent
+from int8cal.search.steps.output_error import ENOUGH_DB, HALF_DB, _factors_left, _floats, _residual_codes, _Spent
 
 TEXT = """g (float[N,128] x) => (float[N,24] y) {
     n = LayerNormalization <axis = -1> (x, S, T) m = MatMul (n, W) y = Add (m, B)
@@ -64,6 +65,33 @@ def test_factors_go_with_the_layers_that_read_them_and_a_layer_that_stays_keeps_
     table = without_noise_of(state.table, (state.plan, smaller), {left: "why"}, "left_for_accuracy")
     found = _factors_left(state, inputs, table, smaller)
     assert (None if found is None else tuple(found.values)) == kept
+
+
+BETWEEN = """g (float[N,32,8,8] x) => (float[N,32,6,6] y) {
+    f = Conv <pads = [1, 1, 1, 1]> (x, A) e = Exp (f) d = Conv (e, B) s = Add (f, d) y = Conv (s, C)
+}"""
+BETWEEN_WEIGHTS = {"A": (32, 32, 3, 3), "B": (32, 32, 1, 1), "C": (32, 32, 3, 3)}
+
+
+def test_a_layer_that_leaves_int8_with_its_neighbours_takes_its_corrections_along(search_inputs):
+    inputs = search_inputs(BETWEEN, **BETWEEN_WEIGHTS)
+    state = first_state(inputs, plain_candidate(inputs))
+    state = replace(state, table=state.table.corrected(ResidualCodes({"Conv_d": FACTOR})))
+    proposal = _floats(state, inputs, {"Add_s": "why"})
+    assert "Conv_d" not in {layer.node for layer in proposal.plan.layers}
+    assert not ResidualCodes.of(proposal.table)
+    assert set(proposal.table.tensors) == {each.tensor for each in proposal.plan.tensors}
+
+
+def test_what_was_left_in_float_before_stays_there(search_inputs):
+    inputs = search_inputs(BETWEEN, **BETWEEN_WEIGHTS)
+    state = first_state(inputs, plain_candidate(inputs))
+    settings = state.table.settings.with_left("left_for_accuracy", {"Conv_y": "first"})
+    state = replace(state, table=replace(state.table, settings=settings))
+    assert _floats(state, inputs, {"Add_s": "then"}).table.settings.left("left_for_accuracy") == {
+        "Conv_y": "first",
+        "Add_s": "then",
+    }
 
 
 @pytest.mark.parametrize(
