@@ -142,10 +142,8 @@ def _grouped(document: Document) -> list[tuple[str, list[Headline]]]:
     figures = [_short(item) if item.label == "Fastest here" else item for item in reading.headlines(document)]
     safety = [item for item in figures if item.label == _SAFETY]
     good = [item for item in figures if item.label not in (*_COST, _SAFETY)]
-    decisions = tables.decision_sentences(document)[:1] if document.metrics.agreement is None else []
-    for label, text in decisions:  # of outputs that are no row of class scores, in the place of what these have
-        value, _, aside = text.partition(" (")
-        decided = Headline(label, value, aside.removesuffix(")"))
+    decided = tables.decision_headline(document) if document.metrics.agreement is None else None
+    if decided is not None:  # of outputs that are no row of class scores, in the place of what these have
         good = [decided, *(item for item in good if item.measured or item.about not in _OF_CLASSES)]
     cost = sorted((item for item in figures if item.label in _COST), key=lambda item: _COST.index(item.label))
     return [

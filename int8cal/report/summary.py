@@ -20,7 +20,7 @@ from int8cal.report.reading import (
     verdict,
 )
 from int8cal.report.screen import PIPE
-from int8cal.report.tables import decision_sentences, optimized_sentence, runtime_sentences, worst_layer
+from int8cal.report.tables import decision_headline, optimized_sentence, runtime_sentences, worst_layer
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
@@ -174,14 +174,16 @@ def _accuracy(document: Document, *, asides: bool = True) -> str:
     found = sorted(
         (each for each in headlines(document) if each.about in _ACCURACY), key=lambda each: _ACCURACY.index(each.about)
     )
-    decisions = [f"{label} {text.partition(' (')[0]}" for label, text in decision_sentences(document)[:1]]
+    decided = decision_headline(document)
+    if decided is not None and len(document.outputs) == 1:
+        decided = replace(decided, aside="")  # there is nothing else that it could be of
     told = [
         f"{each.label} {_told(each) if asides and each.about != 'agreement' else each.text}"
-        for each in found
-        if each.measured
+        for each in (decided, *found)
+        if each is not None and each.measured
     ]
-    if told or decisions:
-        return ", ".join([*decisions, *told])
+    if told:
+        return ", ".join(told)
     # the user's own metric, or the SQNR, which is always among them: top-1 means nothing where there are no classes
     first = found[0] if found[0].about == "metric" else found[-1]
     if first.aside and any(first.aside in text for text in document.other_warnings):

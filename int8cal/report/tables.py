@@ -128,14 +128,14 @@ def decision_rows(document: Document) -> list[tuple[str, ...]]:
     return rows
 
 
-def decision_sentences(document: Document) -> list[tuple[str, str]]:
-    """Say the most telling figure of each group of an output's channels: its label and the rest of the line.
+def telling_decisions(document: Document) -> list[tuple[str, DecisionFigure]]:
+    """Return the most telling figure of each group of an output's channels, and of what it is.
 
     Groups of which the headline tells already are left out: one row of class scores has its agreement there, values
     without decisions their SQNR. So are those in which neither model decides anything: no value is on the other side.
     """
     told: set[str] = set()
-    lines: list[tuple[str, str]] = []
+    found: list[tuple[str, DecisionFigure]] = []
     for name, output in document.outputs.items():
         undecided = {
             _channels(name, each) for each in output.decisions if each.figure == "decision_f1" and each.value is None
@@ -148,14 +148,40 @@ def decision_sentences(document: Document) -> list[tuple[str, str]]:
             if place in told or each.value is None or each.kind in _PLAIN:
                 continue
             told.add(place)
-            if headline:
-                continue
-            label, value, interval = _decision(each)
-            if DECISIONS.get(each.figure, ("", "", 1))[2] < 0:  # among figures of which more is better
-                value = f"by {value} of the values"
-            lines.append((label, f"{value} ({place}{f', 95 % interval {interval}' if interval else ''})"))
+            if not headline:
+                found.append((place, each))
+    return found
+
+
+def decision_sentences(document: Document) -> list[tuple[str, str]]:
+    """Say the most telling figure of each group of an output's channels: its label and the rest of the line."""
+    lines: list[tuple[str, str]] = []
+    for place, each in telling_decisions(document):
+        label, value, interval = _decision(each)
+        lines.append((label, f"{_of_which(each, value)} ({place}{f', 95 % interval {interval}' if interval else ''})"))
     left = len(lines) - _DECISIONS
     return [*lines[:_DECISIONS], ("", f"and {left} more, in report.json")] if left > 0 else lines
+
+
+def decision_headline(document: Document) -> Headline | None:
+    """Pick the most telling figure of decisions, at the output where it is worst; None where there is none."""
+    found = telling_decisions(document)
+    alike = [(place, each) for place, each in found if each.figure == found[0][1].figure]
+    if not alike:
+        return None
+    way = _way(alike[0][1])
+    place, worst = min(alike, key=lambda each: way * (each[1].value or 0.0))
+    label, value, interval = _decision(worst)
+    aside = f"at {place}, the worst of {len(alike)}" if len(alike) > 1 else place
+    return Headline(label, _of_which(worst, value), aside, interval=interval)
+
+
+def _way(found: DecisionFigure) -> int:
+    return DECISIONS.get(found.figure, ("", "", 1))[2]
+
+
+def _of_which(found: DecisionFigure, value: str) -> str:
+    return f"by {value} of the values" if _way(found) < 0 else value  # among figures of which more is better
 
 
 def _decision(found: DecisionFigure) -> tuple[str, str, str]:

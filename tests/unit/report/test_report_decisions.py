@@ -92,6 +92,27 @@ def test_a_terminal_shows_the_most_telling_figure_of_each_group(detector):
     assert any(line.startswith("Accuracy  Boxes found again 0.9873, ") for line in summary_lines(detector))
 
 
+@pytest.fixture
+def two_images(report):
+    outputs = {
+        name: OutputMetrics(
+            sqnr_db=36.0, cosine=1.0, decisions=(decision("psnr_db", value, (value - 1, value), "image"),)
+        )
+        for name, value in (("depth", 51.69), ("clean", 46.19))
+    }
+    return replace(report, evaluation=replace(without_classes(report.evaluation), outputs=outputs))
+
+
+def test_the_figure_of_several_outputs_is_that_of_the_worst_one_and_says_so(two_images):
+    (accuracy,) = (line for line in summary_lines(two_images) if line.startswith("Accuracy"))
+    assert "PSNR 46.19 dB (at clean, the worst of 2), " in accuracy
+    assert "51.69" not in accuracy
+    cards = report_to_html(two_images).partition("Is it good enough?")[2].partition("Is it faster")[0]
+    assert "46.19 dB" in cards
+    assert "at clean, the worst of 2, 95 % interval 45.19 dB to 46.19 dB" in " ".join(cards.split())
+    assert "51.69" not in cards
+
+
 @pytest.mark.parametrize(
     "found", [decision("argmax_agreement", 0.9922, kind="class scores"), decision("psnr_db", 40.0, kind="values")]
 )
