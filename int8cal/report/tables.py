@@ -259,8 +259,8 @@ def step_rows(document: Document) -> list[tuple[str, str, str]]:
 _LEADS_TO = {
     "residual codes for ": "residual codes of inputs dropped: ",
     "range of ": "ranges by output error dropped: ",
-    "second-order rounding kept for ": "second-order rounding dropped: ",
-    "bias correction kept for ": "second-order rounding dropped: ",
+    "second-order rounding fitted to ": "second-order rounding dropped: ",
+    "bias correction fitted to ": "second-order rounding dropped: ",
 }
 # What lines end with, or hold, that tell of something that was looked at and not kept.
 _NOT_KEPT = (" dropped: ", " and was dropped, ", ": more than --latency-allowance leaves", ": too little to be tried")

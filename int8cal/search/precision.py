@@ -279,8 +279,8 @@ class Precision:
                     clipped=clipped_by(self.tensors[tensor].histogram, affine),
                 )
             lines.append(
-                f"range of {group}: {name} for {ranges.entries[group].method}, its noise at the outputs falls by "
-                f"{10 * math.log10(now.mean() / max(other.mean(), now.mean() * 1e-6)):.1f} dB ({count} samples)"
+                f"range of {group}: {name} in place of {ranges.entries[group].method}, its noise at the outputs falls "
+                f"by {10 * math.log10(now.mean() / max(other.mean(), now.mean() * 1e-6)):.1f} dB ({count} samples)"
             )
         return replace(ranges, entries=entries), tuple(lines)
 

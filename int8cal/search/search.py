@@ -178,7 +178,9 @@ def search(state: State, steps: Iterable[Step], inputs: Inputs) -> State:
                 if isinstance(proposal, Settled):
                     state = proposal.state
                 elif isinstance(proposal, Remark):
-                    state = replace(state, notes=(*state.notes, *proposal.lines))
+                    known = set(state.notes)  # a later round may find what an earlier one did
+                    news = (line for line in proposal.lines if line not in known)
+                    state = replace(state, notes=(*state.notes, *news))
                 else:
                     state = _decide(state, proposal, inputs)
                 try:

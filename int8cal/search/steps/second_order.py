@@ -14,6 +14,7 @@ from int8cal.evaluation.pixel_feeds import feeds_for
 from int8cal.graph.recognize import norms
 from int8cal.graph.scopes import scopes
 from int8cal.numerics.second_order import error_power, factor, grouped, mixed, round_second_order, ungrouped
+from int8cal.phrases import counted
 from int8cal.probe.layer_inputs import layer_inputs, take_moments
 from int8cal.progress import track
 from int8cal.quantization.build import build_model
@@ -273,9 +274,10 @@ def _lines(found: dict[str, Refined], without: dict[str, str]) -> tuple[str, ...
     kept = [each.gain_db for each in found.values() if each.text is not None]
     biases = sum(each.delta is not None for each in found.values())
     median = f", median gain {np.median(kept):.1f} dB on samples that it was not fitted on" if kept else ""
-    lines = [f"second-order rounding kept for {len(kept)} of {len(found) + len(without)} layers{median}"]
+    of = counted(len(found) + len(without), "layer")
+    lines = [f"second-order rounding fitted to {len(kept)} of {of}{median}"]  # what the model makes of it comes then
     if biases:
-        lines.append(f"bias correction kept for {biases} layers")
+        lines.append(f"bias correction fitted to {counted(biases, 'layer')} along with it")
     lines += [
         f"second-order rounding of {node} dropped: {each.gain_db:.2f} dB on samples that it was not fitted on"
         for node, each in found.items()

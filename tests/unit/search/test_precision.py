@@ -297,7 +297,7 @@ def test_an_end_beyond_which_its_reader_tells_nothing_apart_is_moved(bench):
     assert after.method == "outputs"
     assert after.low > 0.6 * before.low
     assert after.high > 0.8 * before.high
-    assert lines[0].startswith(f"range of c: {after.low:.4g} to {after.high:.4g} for ")
+    assert lines[0].startswith(f"range of c: {after.low:.4g} to {after.high:.4g} in place of mse, ")
 
 
 def test_a_channel_that_makes_most_of_the_noise_gets_residual_codes_by_itself(bench):

@@ -336,3 +336,11 @@ def test_a_range_that_a_step_widened_clips_what_is_outside_the_wider_one(bench, 
         found = finished(replace(state, table=table), inputs).table.tensors["x"]
         assert found.clipped == pytest.approx(outside(found), abs=1e-3)
     assert finished(replace(state, table=narrow), inputs).table.tensors["x"].clipped > 0.1
+
+
+def test_what_a_later_round_finds_again_is_said_once(inputs, state):
+    def step(_state, _inputs):
+        yield Remark(("residual codes would take away 4 %", "too few samples"))
+
+    found = search(state, [step, step], inputs)
+    assert found.notes == (*state.notes, "residual codes would take away 4 %", "too few samples")

@@ -112,7 +112,7 @@ def test_no_more_samples_run_than_give_every_product_its_rows(bench, monkeypatch
 def test_a_table_rebuilds_the_refined_model_to_the_byte(refined):
     prepared, _, _, built, _, (new, lines) = refined
     assert Rounding.of(new).values
-    assert lines[0].startswith("second-order rounding kept for")
+    assert lines[0].startswith("second-order rounding fitted to")
     first = build_model(prepared.model, refined[1], new)
     again = build_model(prepared.model, refined[1], parse_table(table_to_json(new), "t"))
     assert first.model.SerializeToString(deterministic=True) == again.model.SerializeToString(deterministic=True)
@@ -128,7 +128,13 @@ def test_without_samples_to_judge_nothing_changes(refined):
     _, _, table, built, samples, _ = refined
     new, lines = refine_layers(built, table, samples, [])
     assert not Rounding.of(new)
-    assert lines[0] == "second-order rounding kept for 0 of 3 layers"
+    assert lines[0] == "second-order rounding fitted to 0 of 3 layers"
+
+
+def test_what_was_fitted_is_not_called_kept_before_the_model_was_judged(refined):
+    *_, (_, lines) = refined
+    assert not [line for line in lines if " kept" in line]
+    assert lines[1] == "bias correction fitted to 2 layers along with it"
 
 
 def test_an_edited_scale_of_a_weight_is_refused_where_codes_are_stored(refined):
