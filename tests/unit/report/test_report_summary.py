@@ -184,6 +184,13 @@ def test_a_speedup_is_told_no_more_surely_than_it_was_measured(measured, latency
     assert f"Speedup   {told}" in summary_lines(measured(latency=latency, reasons=why))
 
 
+def test_no_part_of_the_page_states_a_speedup_that_is_a_guess(measured):
+    guess = measured(latency=Latency(2.0, 1.0, 2.0, rounds=5), reasons={"latency.speedup_ci95": "a guess"})
+    page = report_to_html(guess)
+    card = page[page.index("<h3>Latency</h3>") :]
+    assert "perhaps 2.00x" in card[: card.index("<h3>Saturation</h3>")]
+
+
 def test_findings_about_the_data_stand_in_the_verdict_and_below_it(report):
     lines = summary_lines(replace(report, findings=(FINDING, FINDING), warnings=(str(FINDING), str(FINDING))))
     assert lines[0].startswith("Result    check the data; 1 of 2 accuracy gates failed")
