@@ -49,12 +49,17 @@ def quantize_file(
 
 def quantize_prepared(prepared: Prepared, table: CalibrationTable, where: str, *, force: bool = False) -> BuiltModel:
     """Build the int8 model of a table, after checking that the table is this model's."""
-    made_for = table.model.get("sha256")
-    if made_for != prepared.sha256 and not force:
-        raise TableError(
-            f"was made for another model (sha256 {str(made_for)[:12]}…, this one is {prepared.sha256[:12]}…)",
-            where=where,
-            do="calibrate this model, or give --force if only its bytes differ",
+    made_for, warnings = str(table.model.get("sha256") or ""), list[str]()
+    if not made_for and not force:
+        what, do = "is for no model: it was converted without one", "convert it with --model, or give --force"
+        raise TableError(what, where=where, do=do)
+    if made_for and made_for != prepared.sha256:
+        known = f"was made for another model (sha256 {made_for[:12]}…, this one is {prepared.sha256[:12]}…)"
+        if not force:
+            raise TableError(known, where=where, do="calibrate this model, or give --force if only its bytes differ")
+        warnings.append(
+            f"{where} {known}; ranges and scales of weights are those of that model, and clip what is larger in this "
+            "one: compare both with int8cal evaluate"
         )
     measured = any(graph.settings.left("left_for_latency") for graph in table.graphs.values())
     plan = require_layers(prepared, table.settings.selection, table.body_selections, may_be_float=measured)
@@ -68,6 +73,7 @@ def quantize_prepared(prepared: Prepared, table: CalibrationTable, where: str, *
         built,
         model=laid_out(built.model, table.settings.target),
         warnings=(
+            *warnings,
             *built.warnings,
             *shared_scale_warnings(plan, table),
             *unknown_tensor_warnings(prepared.model, table),

@@ -61,7 +61,10 @@ def test_a_table_of_another_model_ends_with_6_unless_forced(call, sample, sample
     done = call(*arguments)
     assert done.code == 6
     assert "--force" in done.message
-    assert call(*arguments, "--force").code == 0
+    forced = call(*arguments, "--force")
+    assert forced.code == 0
+    assert "warning: other.table.json was made for another model (sha256 000000000000…" in forced.err
+    assert "ranges and scales of weights are those of that model" in forced.err
 
 
 def test_what_an_edit_changes_besides_and_names_that_the_model_lacks_are_told(call, sample, sample_run, tmp_path):
