@@ -180,10 +180,15 @@ def count_rows(headers: Mapping[str, Header], signature: Signature, where: str) 
                 continue
             first, owner = symbols.setdefault(dim, (size, spec.name))
             if first != size:
+                do = "the model expects the same size in both; fix the file"
+                both = [each for each in signature.inputs if each.name in (owner, spec.name)]
+                stacked = [each.name for each in both if len(headers[each.name].shape) > len(each.shape or ())]
+                if len(both) == 2 and len(stacked) == 1:  # samples of one input beside a batch of the other
+                    do = f'only "{stacked[0]}" stacks samples along a new first axis; give both one, or neither'
                 raise DataError(
                     f'dimension "{dim}" is {first} in input "{owner}" and {size} in input "{spec.name}"',
                     where=where,
-                    do="the model expects the same size in both; fix the file",
+                    do=do,
                     input=spec.name,
                 )
     counts = set(rows.values())

@@ -5,7 +5,7 @@ import pytest
 
 from int8cal.data.fit import Header, check_dtype, count_rows, match_inputs, take_row
 from int8cal.errors import DataError, StatisticsError
-from int8cal.graph.signature import TensorSpec, signature_of
+from int8cal.graph.signature import Signature, TensorSpec, signature_of
 
 F32, I64 = np.dtype(np.float32), np.dtype(np.int64)
 
@@ -282,3 +282,14 @@ def test_text_of_both_kinds_feeds_an_input_of_text(signature, kind):
 def test_what_is_no_text_is_refused_by_an_input_of_text(signature, kind):
     with pytest.raises(DataError, match=r"the model expects text; store text, as numpy.array\(\[...\], dtype=str\)"):
         count_rows({"x": Header(np.dtype(kind), (2,))}, signature(x=(("N",), object)), "f")
+
+
+def test_a_stack_of_one_input_beside_a_batch_of_another_says_which_is_stacked():
+    state = TensorSpec("h", F32, (1, "B", 64))
+    signature = Signature((TensorSpec("mel", F32, ("B", 7, 40)), state), ())
+    with pytest.raises(DataError) as caught:
+        count_rows({"mel": Header(F32, (14, 7, 40)), "h": Header(F32, (14, 1, 1, 64))}, signature, "calib/0000.npz")
+    text = 'dimension "B" is 14 in input "mel" and 1 in input "h"; only "h" stacks samples along a new first axis; '
+    assert str(caught.value) == f"data: calib/0000.npz: {text}give both one, or neither"
+    stacked = {"mel": Header(F32, (14, 1, 7, 40)), "h": Header(F32, (14, 1, 1, 64))}
+    assert count_rows(stacked, signature, "calib/0000.npz") == 14
