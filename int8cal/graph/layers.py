@@ -28,7 +28,8 @@ if TYPE_CHECKING:
 # Why a layer stays float that has weights like any other.
 NO_KERNEL = "the runtime has no integer kernel for it"
 BESIDE_FLOATS = "beside floats, where its float kernel is faster"
-SLOWER = frozenset({NO_KERNEL, BESIDE_FLOATS})  # int8 would only cost
+OF_FEW_CHANNELS = "in three dimensions, where its float kernel is faster for so few channels"
+SLOWER = frozenset({NO_KERNEL, BESIDE_FLOATS, OF_FEW_CHANNELS})  # int8 would only cost
 # How far below the others a masked score is, at least: exp of it is 0 in float32. Scores have no unit of their own.
 MASKED = 104.0
 STEEPEST = 1024.0  # line; the terms of an integer sum have to fit s32

@@ -161,6 +161,7 @@ class FloatLimits:
         image: Channels and taps of one that reads an image.
         gray: Outputs of one that reads an image of one channel, and outputs per tap.
         single: Outputs and taps of one of one channel between float ops.
+        space: Channels times outputs of one in three dimensions, and how many count as outputs beside them.
     """
 
     groups: int = 8
@@ -169,6 +170,7 @@ class FloatLimits:
     image: tuple[int, int] = (3, 64)
     gray: tuple[int, int] = (64, 4)
     single: tuple[int, int] = (128, 512)
+    space: tuple[int, int] = (400, 15)
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,6 @@ from int8cal.graph.float_convolutions import convolutions_faster_in_float
 from int8cal.graph.index import Index, walk
 from int8cal.graph.kernels import has_kernel
 from int8cal.graph.layers import (
-    BESIDE_FLOATS,
     GATES,
     Layer,
     Recurrent,
@@ -33,7 +32,7 @@ from int8cal.graph.shared_scales import SharedScales
 from int8cal.protos import subgraphs
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
     import onnx
 
@@ -52,15 +51,15 @@ def make_plan(model: onnx.ModelProto | Index, selection: Selection) -> Plan:
         UsageError: a pattern of the selection matches nothing.
     """
     index, ops = Index.of(model), op_table(selection.target)
-    first = _Planner(index, selection, ops)
+    first = _Planner(index, selection, ops, {})
     plan, slower = first.plan(), first.faster_in_float()
     return _Planner(index, selection, ops, slower).plan() if slower else plan
 
 
 class _Planner:
-    def __init__(self, index: Index, selection: Selection, ops: OpTable, slower: frozenset[str] = frozenset()) -> None:
+    def __init__(self, index: Index, selection: Selection, ops: OpTable, slower: Mapping[str, str]) -> None:
         self.index = index
-        self.slower = slower  # layers that a first plan found to be faster in float
+        self.slower = slower  # layers that a first plan found to be faster in float -> why
         self.nodes = list(index.graph.node)
         self.ops, self.rules = ops, ops.rules
         self.selection = selection
@@ -85,8 +84,8 @@ class _Planner:
         quantized |= self._join(wanted | quantized)
         return self._result(quantized)
 
-    def faster_in_float(self) -> frozenset[str]:
-        """Name the planned convolutions that are faster in float, with what stands around them counted."""
+    def faster_in_float(self) -> dict[str, str]:
+        """Name the planned convolutions that are faster in float, with what stands around them counted, and why."""
         written = {name for node in self.nodes if node.name in self.integer for name in self._ends(node)}
         conv, layers, pixels = self.rules["Conv"], self.layers.values(), self.selection.pixels
         return convolutions_faster_in_float(self.index, conv, layers, self.integer, written, pixels=pixels)
@@ -126,8 +125,7 @@ class _Planner:
                 return
         elif node.name in self.allowed:
             found = layer_of(self.index, node, self.rules, self.allowed)
-            if node.name in self.slower:
-                found = BESIDE_FLOATS
+            found = self.slower.get(node.name, found)
         if isinstance(found, str):
             self.unquantized.append(Unquantized(node.name, node.op_type, found))
             return

@@ -280,6 +280,31 @@ def test_a_convolution_of_an_image_stays_float_in_front_of_float_ops_alone(bench
 
 @pytest.mark.parametrize(
     ("kernel", "expected"),
+    [
+        ((16, 3, 3, 3, 3), True),
+        ((16, 8, 2, 2, 2), True),
+        ((48, 8, 2, 2, 2), False),
+        ((16, 16, 3, 3, 3), False),
+        ((16, 8, 1, 1, 1), False),
+    ],
+    ids=["of an image", "of few channels", "to many channels", "of more channels", "of one tap"],
+)
+def test_a_convolution_in_three_dimensions_of_few_channels_stays_float_whatever_is_around_it(bench, kernel, expected):
+    """Its integer kernel copies patches tap by tap, which takes longer than its float kernel takes to multiply."""
+    weights = {"F": (kernel[1], 16, 1, 1, 1), "K": kernel, "L": (4, kernel[0], 1, 1, 1)}
+    text = "g (float[N,16,6,6,6] x) => (float[A,C,D,E,F] y) { b = Conv(x, F) r = Relu(b) c = Conv(r, K) s = Relu(c) y = Conv(s, L) }"
+
+    def reasons(**how):
+        return {each.node: each.reason for each in bench.plan(bench.text(text, **weights), **how).unquantized}
+
+    assert reasons() == (
+        {"Conv_c": "in three dimensions, where its float kernel is faster for so few channels"} if expected else {}
+    )
+    assert reasons(target="openvino") == {}
+
+
+@pytest.mark.parametrize(
+    ("kernel", "expected"),
     [((8, 1, 3, 3), True), ((64, 1, 3, 3), False), ((64, 1, 5, 5), True), ((72, 1, 9, 9), False)],
 )
 def test_a_convolution_of_one_channel_of_the_input_to_few_stays_float_in_front_of_layers(bench, kernel, expected):
