@@ -431,6 +431,8 @@ def require_layers(
         listed = ", ".join(f"{op} {number}" for op, number in sorted(others.items())[:3])
         reasons = f"it has ops of other domains, which are left as they are: {listed}"
         do = "give the model as it was exported, before an optimizer made such nodes of ONNX's own"
+        if all(name.startswith("ai.onnx.ml.") for name in others):
+            do = "run the model in float: trees, support vectors and linear models of that domain have no int8 kernels"
     raise ModelError(
         "has no Conv, ConvTranspose, Gemm, MatMul, LSTM, GRU or RNN that can be quantized"
         + (f" ({reasons})" if reasons else ""),

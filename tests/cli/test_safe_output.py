@@ -149,6 +149,18 @@ def test_a_model_of_fused_nodes_is_told(call, tmp_path, data):
     )
 
 
+def test_a_model_of_trees_alone_is_told_to_stay_as_it_is(call, tmp_path, data):
+    model = network({}, [product("x", "", "p")])
+    node = model.graph.node[0]
+    node.CopyFrom(helper.make_node("Scaler", ["x"], ["y"], domain="ai.onnx.ml", offset=[0.0], scale=[2.0]))
+    model.opset_import.append(helper.make_opsetid("ai.onnx.ml", 3))
+    onnx.save(model, tmp_path / "m.onnx")
+    done = call("calibrate", "m.onnx", "--data", data, "-o", "out")
+    assert done.code == 3
+    assert "ai.onnx.ml.Scaler 1); run the model in float: trees" in done.message
+    assert "optimizer" not in done.message
+
+
 def test_labels_that_no_figure_is_made_of_are_told(call, tmp_path, data):
     outputs = [helper.make_tensor_value_info("y", TensorProto.FLOAT, ["n", 1])]
     onnx.save(network({"W": WEIGHT[:, :1].copy()}, [product("x", "y", "p")], outputs), tmp_path / "m.onnx")
