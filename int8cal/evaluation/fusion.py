@@ -75,20 +75,27 @@ def with_names(model: onnx.ModelProto) -> onnx.ModelProto:
 
 
 def with_reasons(fusion: Fusion, plan: Plan) -> Fusion:
-    """Say of nodes in float why the plan left them there, where the runtime's graph shows no cause.
+    """Say of nodes in float why the plan left them there: of layers, and where the runtime's graph shows no cause.
+
+    A layer that the plan left may stand beside codes, and then the graph shows what follows from that alone.
 
     Args:
         fusion: Of the plan's int8 model.
         plan: Names nodes as the model does.
     """
-    why = {each.node: each.reason for each in plan.unquantized}
-    why |= {
-        full_name(path, each.node): each.reason for path, body in plan.bodies.items() for each in body.plan.unquantized
+    unquantized = {each.node: each for each in plan.unquantized}
+    unquantized |= {
+        full_name(path, each.node): each for path, body in plan.bodies.items() for each in body.plan.unquantized
     }
+    linear = {op for op, rule in ONNXRUNTIME_CPU.items() if rule.kind == "linear"}
+    why = {name: each.reason for name, each in unquantized.items()}
+    layers = {name for name, each in unquantized.items() if each.op_type in linear}
     return replace(
         fusion,
         nodes=tuple(
-            replace(node, reason=why.get(node.node, NOT_QUANTIZED)) if node.reason == NOT_QUANTIZED else node
+            replace(node, reason=why.get(node.node, NOT_QUANTIZED))
+            if node.reason == NOT_QUANTIZED or node.node in layers
+            else node
             for node in fusion.nodes
         ),
     )

@@ -262,11 +262,19 @@ def test_residual_codes_of_what_the_runtime_named_are_told_by_the_node_that_give
 
 def test_nodes_that_the_plan_left_in_float_have_its_reason():
     slow = Unquantized("c", "Conv", "beside floats, where its float kernel is faster")
+    varying = Unquantized("v", "Conv", "its weights are not constant")
     inside = SimpleNamespace(plan=SimpleNamespace(unquantized=(Unquantized("a", "Add", "an operand is constant"),)))
-    plan = SimpleNamespace(unquantized=(slow, Unquantized("s", "Softmax", "unused")), bodies={"loop": inside})
-    shown = [("c", NOT_QUANTIZED), ("s", "input x is float"), ("t", NOT_QUANTIZED), ("loop/a", NOT_QUANTIZED)]
+    plan = SimpleNamespace(unquantized=(slow, varying, Unquantized("s", "Softmax", "unused")), bodies={"loop": inside})
+    beside_codes = "input x is float"
+    shown = [
+        ("c", NOT_QUANTIZED),
+        ("v", beside_codes),
+        ("s", beside_codes),
+        ("t", NOT_QUANTIZED),
+        ("loop/a", NOT_QUANTIZED),
+    ]
     found = with_reasons(Fusion(3, 4, tuple(FloatNode(name, "Op", reason) for name, reason in shown)), plan)
-    reasons = [slow.reason, "input x is float", NOT_QUANTIZED, "an operand is constant"]
+    reasons = [slow.reason, varying.reason, beside_codes, NOT_QUANTIZED, "an operand is constant"]
     assert [(node.node, node.reason) for node in found.nodes] == [
         (name, reason) for (name, _), reason in zip(shown, reasons, strict=True)
     ]
