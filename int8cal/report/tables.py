@@ -250,7 +250,7 @@ def step_rows(document: Document) -> list[tuple[str, str, str]]:
         gain = f"{after - before:+.2f} dB" if before is not None and after is not None else ""
         if not step.kept:
             little = before is not None and after is not None and after > before
-            gain = f"dropped ({gain}{', too little' if little else ''})" if gain else "dropped"
+            gain = f"dropped ({gain}{', not surely enough' if little else ''})" if gain else "dropped"
         rows.append((step.step, wording.decibel(after), gain))
     return rows
 

@@ -365,7 +365,7 @@ def test_explain_says_first_what_each_step_gave(here, pipeline):
     assert lines[:3] == [
         "Steps     bias correction   31.50 dB  +1.50 dB",
         "          all by max        31.00 dB  dropped (-0.50 dB)",
-        "          rounding          31.60 dB  dropped (+0.10 dB, too little)",
+        "          rounding          31.60 dB  dropped (+0.10 dB, not surely enough)",
     ]
     assert lines[4].strip() == "bias correction: biases are changed by the mean error that rounded weights make"
     assert lines[5].startswith("Result    ")
