@@ -7,11 +7,13 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
+from int8cal.calibration.engines.local import collect
 from int8cal.calibration.ranges import Ranges, choose_ranges
 from int8cal.graph.chains import find_chains
 from int8cal.graph.costs import inference_us, other_nodes_us
 from int8cal.graph.index import Index
 from int8cal.graph.planner import make_plan
+from int8cal.graph.taps import make_taps
 from int8cal.job import QuantizationSettings
 from int8cal.quantization.corrections.channel_copies import ChannelCopies
 from int8cal.quantization.corrections.correction import Rescaled
@@ -26,6 +28,7 @@ if TYPE_CHECKING:
     from int8cal.calibration.engines.ray import Cluster
     from int8cal.calibration.statistics import Statistics, TensorStatistics
     from int8cal.data.feeds import Feeds
+    from int8cal.data.sample import Sample
     from int8cal.data.trimming import Trimmer
     from int8cal.evaluation.user_metric import Metric
     from int8cal.graph.chains import Chain
@@ -193,6 +196,14 @@ def plain_candidate(inputs: Inputs) -> Candidate:
 def with_ranges(inputs: Inputs, candidate: Candidate, method: Method) -> Candidate:
     """Return a candidate with the ranges of another method."""
     return replace(candidate, ranges=_ranges(inputs, candidate.tensors, method), method=method)
+
+
+def counted_over(inputs: Inputs, samples: Sequence[Sample]) -> Statistics:
+    """Count every planned tensor over some of the kept samples."""
+    sha256, threads = inputs.statistics.model_sha256, inputs.job.calibration.threads
+    taps = make_taps(inputs.plan, inputs.chains)
+    graph = inputs.prepared, inputs.holdout.signature
+    return collect(*graph, taps, samples, model_sha256=sha256, threads=threads).statistics
 
 
 def recounted(inputs: Inputs, candidate: Candidate) -> Candidate:

@@ -193,6 +193,23 @@ class Scorer:
         """On how many samples of the holdout a whole score is."""
         return len(self._exact)
 
+    @property
+    def seconds(self) -> float:
+        """Estimated time of a whole score."""
+        return self.samples * self._run_s
+
+    def on(self, int8: onnx.ModelProto, rows: range) -> Score:
+        """Run an int8 model over some of the holdout's samples.
+
+        Args:
+            int8: Built of the prepared model.
+            rows: Which ones.
+
+        Raises:
+            DataError: A kernel failed on a sample.
+        """
+        return self._recalled(_Opened(int8), rows)
+
     def told(self, score: Score) -> str:
         """Say in words what samples a score is of."""
         rows = len(score.noise)
@@ -228,7 +245,7 @@ class Scorer:
         """
         first, second = known, None
         opened = _Opened(after)
-        long, batch = self.samples * self._run_s > SCORING_S, batch_size(self._signature)
+        long, batch = self.seconds > SCORING_S, batch_size(self._signature)
         for count in _looks(self.samples, long=long, batch=batch):
             if first is None or len(first.noise) < count:
                 opened.close()  # large models are not held twice
@@ -256,17 +273,19 @@ class Scorer:
         """Return the score on the first samples: what is known of it, and the rest, recalled or run."""
         score = known or self._nothing
         rows = range(len(score.noise), count)
-        if not rows:
-            return score
+        return score + self._recalled(int8, rows) if rows else score
+
+    def _recalled(self, int8: _Opened, rows: range) -> Score:
+        """Return the score on some samples, run, or recalled from before the run was killed."""
         if self._checkpoint is None:
-            return score + self._score(int8, rows)
+            return self._score(int8, rows)
         key = f"score/{self._identity}/{int8.digest}/{rows.start}-{rows.stop}"
         noted = self._checkpoint.recall(key)
         if noted is not None:
-            return score + Score(noted["noise"], noted["signal"])
-        more = self._score(int8, rows)
-        self._checkpoint.note(key, noise=more.noise, signal=more.signal)
-        return score + more
+            return Score(noted["noise"], noted["signal"])
+        score = self._score(int8, rows)
+        self._checkpoint.note(key, noise=score.noise, signal=score.signal)
+        return score
 
     def _score(self, int8: _Opened, rows: range) -> Score:
         session, names = int8.run(self.points, self._threads)
@@ -350,7 +369,7 @@ class Holdout:
     signature: Signature
     fit: Sequence[Sample]
     scorer: Scorer | None
-    validation: Sequence[SampleLike] = ()
+    validation: Sequence[Sample] = ()
 
     @property
     def can_fit(self) -> bool:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Generator
 from dataclasses import dataclass, field, replace
+from functools import reduce
+from operator import add
 from typing import TYPE_CHECKING, Any, Protocol
 
 import onnx
@@ -21,7 +23,7 @@ from int8cal.search.islands import bytes_worth_db
 from int8cal.search.scorer import gain_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Mapping
+    from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
     from int8cal.calibration.ranges import TensorEntry
     from int8cal.calibration.statistics import TensorStatistics
@@ -79,6 +81,8 @@ class Proposal:
         notes: Lines to add where it is kept.
         unseen: With statistics of samples that nothing is scored on: the candidate has to be better with the ranges
             that these give, too. None where the ranges of all samples are to be trusted.
+        folds: Which samples are scored, each with statistics of others: these scores decide, in place of one with the
+            ranges of all samples; empty where that one does.
     """
 
     name: str
@@ -88,6 +92,7 @@ class Proposal:
     candidate: Candidate | None = None
     notes: tuple[str, ...] = ()
     unseen: Inputs | None = None
+    folds: Sequence[tuple[range, Inputs]] = ()
 
 
 @dataclass(frozen=True)
@@ -299,6 +304,8 @@ def scorer_of(inputs: Inputs) -> Scorer:
 
 def _decide(state: State, proposal: Proposal, inputs: Inputs) -> State:
     """Build and score a proposal; it is kept if it is surely better, with ranges of other samples where it asks so."""
+    if proposal.folds and proposal.candidate is not None:
+        return _judge_on_others(state, proposal, proposal.candidate, inputs)
     if proposal.unseen is None or proposal.candidate is None:
         return _judge(state, proposal, inputs)
     unseen, name = proposal.unseen, f"{proposal.name} (ranges of other samples)"
@@ -313,6 +320,47 @@ def _decide(state: State, proposal: Proposal, inputs: Inputs) -> State:
     return _judge(state, proposal, inputs)
 
 
+def _judge_on_others(state: State, proposal: Proposal, candidate: Candidate, inputs: Inputs) -> State:
+    """Score two candidates on samples that neither has its ranges of, and keep the better one.
+
+    What other samples may change the difference by is no matter: both are guesses of few samples, and one is taken.
+    """
+
+    def score(each: Candidate, rows: range, fold: Inputs) -> Score:
+        counted = propose_candidate(state, fold, proposal.name, recounted(fold, each))
+        return scorer_of(inputs).on(_built(state, counted, fold).model, rows)
+
+    before, after = (
+        reduce(add, (score(each, *fold) for fold in proposal.folds)) for each in (state.candidate, candidate)
+    )
+    gain = gain_of(before, after)
+    kept = gain.db > proposal.least_db
+    name = f"{proposal.name} (ranges of other samples)"
+    verdict = f"{name} {'kept' if kept else 'dropped'}: SQNR on {scorer_of(inputs).told(after)}"
+    notes = (*state.notes, f"{verdict} {before.db:.2f} dB without, {after.db:.2f} dB with it; {gain.told}")
+    judged = replace(
+        state, notes=notes, results=(*state.results, StepResult(name, before.db, after.db, kept)), last=gain
+    )
+    return _taken(judged, proposal, _built(state, proposal, inputs), None) if kept else judged
+
+
+def _taken(state: State, proposal: Proposal, built: BuiltModel, score: Score | None) -> State:
+    """Return the state with a proposal in force."""
+    plan, table = proposal.plan or state.plan, proposal.table
+    if proposal.candidate is not None:
+        table = replace(table, weights=weight_entries(plan, built.layers))
+    return replace(
+        state,
+        plan=plan,
+        table=table,
+        built=built,
+        candidate=proposal.candidate or state.candidate,
+        score=score,
+        notes=(*state.notes, *proposal.notes),
+        warnings=(*state.warnings, *built.warnings),
+    )
+
+
 def _built(state: State, proposal: Proposal, inputs: Inputs) -> BuiltModel:
     known = state.built
     if proposal.candidate is not None:
@@ -325,7 +373,7 @@ def _judge(state: State, proposal: Proposal, inputs: Inputs) -> State:
     """Build and score a proposal; it is kept if it is surely better."""
     if proposal.plan is not None:  # it is one of the main graph's nodes; bodies are planned before
         proposal = replace(proposal, plan=replace(proposal.plan, bodies=state.plan.bodies))
-    plan, built = proposal.plan or state.plan, _built(state, proposal, inputs)
+    built = _built(state, proposal, inputs)
     more = weight_bytes(built.model) - weight_bytes(state.built.model)
     least_db = max(proposal.least_db, bytes_worth_db(more, inputs.index, state.plan))
     scorer = scorer_of(inputs)
@@ -344,22 +392,8 @@ def _judge(state: State, proposal: Proposal, inputs: Inputs) -> State:
     if inputs.job.quantization.explain:  # one step after the other, all on the same samples
         shown = scorer(state.built.model, score), scorer(built.model, after)
     results = (*state.results, StepResult(proposal.name, shown[0].db, shown[1].db, kept))
-    if not kept:
-        return replace(state, score=score, notes=notes, results=results, last=gain)
-    table = proposal.table
-    if proposal.candidate is not None:
-        table = replace(table, weights=weight_entries(plan, built.layers))
-    return State(
-        plan,
-        table,
-        built,
-        proposal.candidate or state.candidate,
-        after,
-        (*notes, *proposal.notes),
-        results,
-        (*state.warnings, *built.warnings),
-        gain,
-    )
+    judged = replace(state, score=score, notes=notes, results=results, last=gain)
+    return _taken(judged, proposal, built, after) if kept else judged
 
 
 def finished(state: State, inputs: Inputs) -> Result:

@@ -17,10 +17,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from int8cal.calibration.engines.local import collect
 from int8cal.calibration.ranges import choose, group_histogram
 from int8cal.graph.index import Index
-from int8cal.graph.taps import make_taps
 from int8cal.numerics.affine import fake_quantized
 from int8cal.numerics.gram import some_of
 from int8cal.numerics.pairs import Rows
@@ -33,6 +31,7 @@ from int8cal.quantization.corrections.equalization import STEPS, scale_inputs
 from int8cal.quantization.layers import finite_weight, lay_out
 from int8cal.runtime.sessions import cpu_count
 from int8cal.runtime.targets import weight_range
+from int8cal.search.candidate import counted_over
 from int8cal.search.steps.equalization import (
     RescaledChain,
     best_exponents,
@@ -51,7 +50,6 @@ if TYPE_CHECKING:
     import onnx
 
     from int8cal.calibration.statistics import Statistics, TensorStatistics
-    from int8cal.data.sample import Sample
     from int8cal.graph.chains import Chain
     from int8cal.graph.layers import Layer
     from int8cal.graph.plan import Plan
@@ -92,7 +90,7 @@ def propose(state: State, inputs: Inputs) -> Proposals:
     if not several or not usable_chains(inputs.index, inputs.plan, inputs.statistics, inputs.job.quantization.ranges):
         return
     shown = min(SAMPLES, len(holdout.fit) // 2)
-    rest = _counted(inputs, holdout.fit[shown:])
+    rest = counted_over(inputs, holdout.fit[shown:])
     measured = measure_factors(
         inputs.prepared,
         inputs.plan,
@@ -103,16 +101,8 @@ def propose(state: State, inputs: Inputs) -> Proposals:
         inputs.job.quantization,
     )
     if measured:
-        unseen = replace(inputs, statistics=rest + _counted(inputs, holdout.fit[:shown]))
+        unseen = replace(inputs, statistics=rest + counted_over(inputs, holdout.fit[:shown]))
         yield from propose_rescaled(state, inputs, "channels rescaled by measured strength", measured, unseen)
-
-
-def _counted(inputs: Inputs, samples: Sequence[Sample]) -> Statistics:
-    """Count every planned tensor over some samples."""
-    sha256, threads = inputs.statistics.model_sha256, inputs.job.calibration.threads
-    taps = make_taps(inputs.plan, inputs.chains)
-    graph = inputs.prepared, inputs.holdout.signature
-    return collect(*graph, taps, samples, model_sha256=sha256, threads=threads).statistics
 
 
 def measure_factors(

@@ -159,9 +159,11 @@ def test_half_of_a_file_is_none(tools, path, cut):
         resumed(path)
 
 
-def test_finished_stages_are_not_done_again(tools, path, tmp_path, monkeypatch):
+@pytest.mark.parametrize(("samples", "again", "different"), [(40, 20, 20), (32, 48, 32)])
+def test_finished_stages_are_not_done_again(tools, path, tmp_path, monkeypatch, samples, again, different):
+    """Of 32 samples both halves of the holdout are counted by themselves, with those to fit on."""
     onnx.save(tools.network().model, tmp_path / "m.onnx")
-    np.save(tmp_path / "x.npy", np.random.default_rng(0).normal(size=(32, 2, 5, 5)).astype(np.float32))
+    np.save(tmp_path / "x.npy", np.random.default_rng(0).normal(size=(samples, 2, 5, 5)).astype(np.float32))
     job = Job(
         tmp_path / "m.onnx",
         DataSettings(str(tmp_path / "x.npy")),
@@ -189,7 +191,7 @@ def test_finished_stages_are_not_done_again(tools, path, tmp_path, monkeypatch):
     monkeypatch.setattr(Scorer, "_score", never)
     monkeypatch.setattr(latency, "_measured", never)
     assert calibrated(resumed(path)) == first
-    assert len(counted) == len({*counted}) == 16
+    assert (len(counted), len({*counted})) == (again, different)
 
 
 def test_samples_without_their_padding_are_told_by_what_was_stored(tools, path):
