@@ -26,7 +26,7 @@ def command(context: click.Context, *, model: str, output: str | None) -> None:
     Inputs, image layout and size, keys of .npz files and classes are told from the model; what it does not say stands
     in comments.
     """
-    from int8cal.io.paths import require_free
+    from int8cal.io.paths import require_apart, require_free
 
     values, _ = options.given_settings(context)
     source = Path(model)
@@ -37,6 +37,7 @@ def command(context: click.Context, *, model: str, output: str | None) -> None:
     if output == _STANDARD_OUTPUT:
         click.echo(starter_yaml(source, Path()), nl=False)
         return
+    require_apart([path], [source])
     require_free(path, overwrite=bool(values.get("output.overwrite", False)))
     atomic_write(path, starter_yaml(source, path.parent))
     tell(f"wrote {path}; fill in data, then: int8cal run {path} --dry-run")

@@ -55,6 +55,14 @@ def test_a_dash_prints_the_yaml(written, tmp_path, capsys):
     assert not (tmp_path / "-").exists()
 
 
+def test_the_model_is_not_overwritten(written, tmp_path, capsys):
+    written(layer([("x", TensorProto.FLOAT, ["n", 8])]))
+    before = (tmp_path / "net.onnx").read_bytes()
+    assert main(["init", "net.onnx", "-o", "net.onnx", "--overwrite"]) == 2
+    assert "net.onnx: is also an input" in capsys.readouterr().err
+    assert (tmp_path / "net.onnx").read_bytes() == before
+
+
 def test_results_go_to_a_directory_that_is_free(written, tmp_path):
     _, job = written(photo_classifier())
     assert job.output.dir.name == "net-int8"
