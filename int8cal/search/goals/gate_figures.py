@@ -25,6 +25,7 @@ from int8cal.graph.load import model_digest
 from int8cal.graph.passes.float32 import float32_reference
 from int8cal.graph.signature import signature_of
 from int8cal.io.atomic import atomic_write
+from int8cal.phrases import counted
 from int8cal.runtime.batching import run_each
 from int8cal.runtime.sessions import QUIET, SIDE_BY_SIDE, Session
 
@@ -100,7 +101,7 @@ class GateEvaluator:
         self._given, self._metric, self._elsewhere = fp32, metric, elsewhere
         self._signature, self._groups = signature_of(reference.model), GroupFinder(reference.model, threads=threads)
         self._kept: list[Arrays] | None = None
-        self._fingerprint = ""
+        self._fingerprint, self._first = "", list[int]()  # the samples of the first pass, by their hashes
         self._measured: dict[str, Figures] | None = None
 
     def figures(self, int8: onnx.ModelProto) -> Figures:
@@ -138,7 +139,9 @@ class GateEvaluator:
             digest = hashlib.sha256()
             kept: list[Arrays] | None = []
             size = 0
+            first: list[int] = []
             for sample, outputs in self._referenced():
+                first.append(sample.fingerprint)
                 digest.update(f"{sample.fingerprint:032x} {sample.label}\n".encode())
                 size += sum(value.nbytes for value in outputs.values())
                 if kept is not None:
@@ -150,7 +153,7 @@ class GateEvaluator:
                     "there are no samples to evaluate on",
                     do="check the path of --eval-data (evaluation.data in a YAML)",
                 )
-            self._kept, self._fingerprint = kept, digest.hexdigest()
+            self._kept, self._fingerprint, self._first = kept, digest.hexdigest(), first
         return self._fingerprint
 
     def _measure(self, int8: onnx.ModelProto) -> Figures:
@@ -167,7 +170,7 @@ class GateEvaluator:
     def _compared(self, int8: onnx.ModelProto, signature: Signature) -> Iterator[tuple[Sample, Arrays, Arrays]]:
         """Give every sample with the outputs of the FP32 model, which runs again where they were not kept, and int8."""
         if self._elsewhere is None:
-            first, second = itertools.tee(self._samples())
+            first, second = itertools.tee(self._same_samples())
             expected = self._kept if self._kept is not None else (x for _, x in self._referenced())
             actual = run_each(self._open(int8), signature, feeds_for(int8, second))
             yield from ((sample, x, y) for sample, x, (_, y) in zip(first, expected, actual, strict=True))
@@ -177,6 +180,21 @@ class GateEvaluator:
             rows = zip(self._elsewhere((int8,)), self._kept, strict=True)
             yield from ((sample, x, y) for (sample, (y,)), x in rows)
 
+    def _same_samples(self) -> Iterator[Sample]:
+        """Start a pass over the samples, which have to be those of the first: models that run in either are compared.
+
+        Raises:
+            DataError: A function yields others at each call.
+        """
+        count = 0
+        for sample in self._samples():
+            if self._first and (count == len(self._first) or sample.fingerprint != self._first[count]):
+                raise _changed("is not the sample that it was", sample.origin)
+            count += 1
+            yield sample
+        if count < len(self._first):
+            raise _changed(f"ends after {counted(count, 'sample')}, and had {len(self._first)}", "data")
+
     def _open(self, model: Path | onnx.ModelProto) -> Session:
         return Session(model, threads=self._threads, entries=QUIET, at_once=SIDE_BY_SIDE)
 
@@ -184,12 +202,20 @@ class GateEvaluator:
         """Give every sample with the outputs of the FP32 model."""
         if self._elsewhere is not None:
             return ((sample, outputs) for sample, (outputs,) in self._elsewhere((self._reference(),)))
-        first, second = itertools.tee(self._samples())
+        first, second = itertools.tee(self._same_samples())
         runs = run_each(self._open(self._fp32), self._signature, second)
         return ((sample, outputs) for sample, (_, outputs) in zip(first, runs, strict=True))
 
     def _reference(self) -> onnx.ModelProto:
         return float32_reference(self._given).model
+
+
+def _changed(what: str, where: str) -> DataError:
+    return DataError(
+        f"{what} when the data was read before",
+        where=where,
+        do="let the function yield the same feeds at every call, random ones from a fixed seed",
+    )
 
 
 def _read(path: Path, key: dict[str, str]) -> dict[str, Figures]:

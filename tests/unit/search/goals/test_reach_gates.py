@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import int8cal
-from int8cal.errors import UsageError
+from int8cal.errors import DataError, UsageError
 from int8cal.evaluation.result import Drop, Metrics, OutputMetrics
 from int8cal.quantization.corrections.residual_codes import ResidualCodes
 from int8cal.search.goals.gate_figures import Figures, GateEvaluator
@@ -69,6 +69,27 @@ def test_data_that_can_be_read_only_once_is_refused(case):
     model, data = case
     with pytest.raises(UsageError, match="more than once"):
         int8cal.calibrate(model, iter(data), gates=["sqnr_db>=1"], budget=10.0)
+
+
+@pytest.mark.parametrize(
+    ("later", "told"),
+    [
+        (lambda data: data[:9], "ends after 9 samples, and had 12"),
+        (lambda data: [*data, data[0]], r"data\[12\]: is not the sample that it was"),
+        (lambda data: [*data[:5], {"x": data[5]["x"] + 1}, *data[6:]], r"data\[5\]: is not the sample that it was"),
+    ],
+    ids=["fewer", "more", "others"],
+)
+def test_a_function_that_yields_other_samples_at_a_later_call_is_refused(case, later, told):
+    model, data = case
+    calls = []
+
+    def feeds():
+        calls.append(1)
+        return data if len(calls) < 3 else later(data)  # the pass that calibrates, and the FP32 model's
+
+    with pytest.raises(DataError, match=told):
+        int8cal.calibrate(model, feeds, gates=["sqnr_db>=60"], budget=100.0, threads=1)
 
 
 def test_gates_without_a_budget_are_refused(case):
