@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from int8cal.data.arrays import read_npy
+from int8cal.data.arrays import ArrayPart, read_npy
 from int8cal.data.find import LABELS, holds, visible_files
-from int8cal.data.fit import label_values
+from int8cal.data.fit import LABEL_KEYS, label_values
 from int8cal.data.remote import is_url
 from int8cal.data.sample import row_name
 from int8cal.errors import DataError
@@ -104,11 +104,12 @@ def find_labels(
         return _from_folders(found, parts)
     if setting is not None and setting.startswith(COLUMN):
         own = [part for _, part in parts if part.labels is not None]
-        if len(own) < len(parts):
+        other_key = setting.removeprefix(COLUMN) not in LABEL_KEYS  # than that which holds the labels of an .npz
+        if len(own) < len(parts) or (other_key and any(isinstance(part, ArrayPart) for part in own)):
             raise DataError(
                 f'labels "{setting}": only .csv, .tsv, .jsonl and datasets have columns',
                 where=found.root.as_posix(),
-                do="use a CSV of file,label, or class folders",
+                do='use a CSV of file,label, class folders, or the key "labels" of .npz files without --labels',
             )
         return own_labels(own, declared=True)
     if setting is not None:

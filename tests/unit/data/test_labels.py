@@ -185,6 +185,13 @@ def test_class_names_that_are_folders_take_the_folders_numbers(classes, rgb, fee
     assert labels_of(feeds(classes, rgb)) == [2, 2, 1, 1]
 
 
+def test_labels_of_a_column_are_not_those_of_another_key(tmp_path, vector, feeds):
+    np.savez(tmp_path / "x.npz", x=np.zeros((2, 3), np.float32), labels=[2, 0])
+    with pytest.raises(DataError, match=r'"column:truth": only \.csv, \.tsv, \.jsonl and datasets have columns'):
+        feeds(tmp_path, vector, labels="column:truth")
+    assert labels_of(feeds(tmp_path, vector, labels="column:labels")) == [2, 0]
+
+
 def test_rows_of_an_array_file_are_labelled_one_by_one(tmp_path, vector, feeds):
     np.save(tmp_path / "a.npy", np.ones((2, 3), np.float32))
     np.save(tmp_path / "b.npy", np.ones((1, 3), np.float32))
