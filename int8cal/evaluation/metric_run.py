@@ -5,6 +5,7 @@ It gets all samples at once, so that it may be anything: a mean over samples, an
 
 from __future__ import annotations
 
+from copy import deepcopy
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -172,11 +173,14 @@ class _Call:
         return values
 
     def _called(self, which: slice) -> object:
-        def part(arrays: Arrays) -> Arrays:
-            return {name: array[which] for name, array in arrays.items()}
+        shared = "reference" in self.metric.extras  # with the call for the other model
 
-        extras = {"origins": self.origins[which], "reference": part(self.reference)}
-        labels = None if self.labels is None else self.labels[which]
+        def part(arrays: Arrays) -> Arrays:
+            return {name: deepcopy(array[which]) if shared else array[which] for name, array in arrays.items()}
+
+        # what a function changes in its arguments must reach no other call of it
+        extras = {"origins": self.origins[which], "reference": part(self.reference) if shared else {}}
+        labels = None if self.labels is None else self.labels[which].copy()
         with users_code():
             return self.metric.function(
                 part(self.outputs), labels, **{name: extras[name] for name in self.metric.extras}
