@@ -13,6 +13,7 @@ import onnx
 from pydantic import TypeAdapter
 
 from int8cal.audit.worst_case import audit_saturation
+from int8cal.data.callables import CallStream
 from int8cal.data.checks import Finding, SampleWatch, classes_of
 from int8cal.data.labels import COLUMN, NONE
 from int8cal.data.opening import feeds_of, open_feeds
@@ -311,11 +312,17 @@ def open_samples(
 ) -> Feeds:
     """Open the samples of a path as a model takes them, or of a stream of feed dicts in its place.
 
-    See `open_feeds`, and `of_whole_rows`, which runs the model. A stream, which may end for good, is not read. Where a
-    table has more columns than the model takes, the one that holds the labels of the `judged` data is none of values.
+    See `open_feeds`, and `of_whole_rows`, which runs the model. Of a stream, which may end for good, the first feeds
+    are read, and come first in the first pass. Where a table has more columns than the model takes, the one that holds
+    the labels of the `judged` data is none of values.
     """
     if stream is not None:
-        return feeds_of(stream, signature, data.samples, trim, shard)
+        first, whole = CallStream("data", stream, signature, data.samples, shard).begun()
+        opened_first = partial(feeds_of, first, samples=data.samples, trim=trim, shard=shard)
+        looked_at = of_whole_rows(model, opened_first(signature), opened_first, threads=threads)
+        feeds = feeds_of(whole, looked_at.signature, data.samples, trim, shard)
+        feeds.made, feeds.mixed = looked_at.made, looked_at.mixed
+        return feeds
     known = None if stored is None else stored.preprocess
     open_with = partial(open_feeds, require_labels=require_labels, trim=trim, stored=known, shard=shard)
     opened_for = partial(open_with, data)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Mapping
+from copy import deepcopy
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
@@ -60,6 +61,23 @@ class CallStream:
         several = [rows for rows in feeds if len(rows) > 1]
         return several[round(place * (len(several) - 1))] if several else []
 
+    def begun(self) -> tuple[CallStream, CallStream]:
+        """Read the first feeds, for a look at them before the pass; the function may be one that can be called once.
+
+        Returns:
+            A stream of these feeds alone, and one of all, the first pass of which goes on behind them.
+
+        Raises:
+            DataError: The function fails, or returns what is no iterable.
+        """
+        items = self._items()
+        # copies: a function may fill one array again and again
+        first = [_copied(item) for item in itertools.islice(items, min(_LOOKED_AT, self.samples or _LOOKED_AT))]
+        rest: list[Iterator[object]] = [itertools.chain(first, items)]
+        return replace(self, function=lambda: first), replace(
+            self, function=lambda: rest.pop() if rest else self.function()
+        )
+
     def read(self, skipped: list[str]) -> Iterator[Sample]:  # noqa: ARG002 - a function has no files to skip
         """Call the function and give its samples, or those of the shard, one at a time."""
         return self._all() if self.shard is None else self.shard.part(self._all())
@@ -102,6 +120,8 @@ class CallStream:
                     item = next(iterator)
             except StopIteration:
                 return
+            except DataError:  # told by the stream that this one goes on with
+                raise
             except Exception as error:
                 raise self._failed(error) from error
             yield item
@@ -133,6 +153,13 @@ class CallStream:
         for row in range(rows):
             origin = row_name(where, row, rows)
             yield Sample(take_row(arrays, row, signature, origin), origin, None if labels is None else labels[row])
+
+
+def _copied(item: object) -> object:
+    try:
+        return deepcopy(item)
+    except Exception:  # noqa: BLE001 - of any library; what it is will be told when it is read
+        return item
 
 
 def is_callable_path(text: str, base: Path | None = None) -> bool:

@@ -100,14 +100,15 @@ def open_feeds(
 
 
 def feeds_of(
-    function: Callable[[], object],
+    function: Callable[[], object] | CallStream,
     signature: Signature,
     samples: int | None = None,
     trim: Callable[[Sample], Sample] | None = None,
     shard: Shard | None = None,
 ) -> Feeds:
     """Make feeds of a function in memory that returns an iterable of feed dicts; see `CallStream` and `open_feeds`."""
-    stream = CallStream("data", function, signature, samples, shard)
+    stream = function if isinstance(function, CallStream) else CallStream("data", function, signature, samples, shard)
+    stream = replace(stream, signature=signature)
     return Feeds(stream, signature, labelled=False, divided=divided_of(shard, str(samples)), trim=trim)
 
 

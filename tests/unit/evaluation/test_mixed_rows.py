@@ -5,6 +5,7 @@ import onnx
 import pytest
 from onnx import numpy_helper
 
+import int8cal
 from int8cal.data.opening import open_feeds
 from int8cal.errors import DataError
 from int8cal.evaluation.mixed_rows import of_whole_rows
@@ -52,6 +53,30 @@ def test_rows_that_are_no_samples_stay_together(tmp_path, body, samples):
     assert "is one sample" in line
     assert '"x"' in line
     assert '"y"' in line
+
+
+def refilled(feeds):
+    """Yield feeds in one array, which is filled again and again."""
+    array = np.empty((9, 8), np.float32)
+    for feed in feeds:
+        array[...] = feed["x"]
+        yield {"x": array}
+
+
+@pytest.mark.parametrize("body", MIXING.values(), ids=MIXING)
+@pytest.mark.parametrize(
+    "given", [list, lambda feeds: lambda: refilled(feeds), refilled], ids=["list", "calls", "once"]
+)
+def test_rows_of_feeds_in_memory_stay_together(body, given):
+    rng = np.random.default_rng(0)
+    feeds = [{"x": rng.normal(size=(9, 8)).astype(np.float32)} for _ in range(20)]
+    model = network(body)
+    table = int8cal.calibrate(model, given(feeds))
+    assert table.data["samples"] == 20
+    low, high = table.tensors["x"].observed
+    assert (low, high) == (min(each["x"].min() for each in feeds), max(each["x"].max() for each in feeds))
+    report = int8cal.evaluate(model, int8cal.quantize(model, table), given(feeds), latency=False)
+    assert report.decisions[0].startswith("each feed of data is one sample: the model mixes rows")
 
 
 @pytest.mark.parametrize("body", MIXING.values(), ids=MIXING)
