@@ -291,7 +291,7 @@ def _require_content(file: ImageFile, name: str) -> None:
 
 
 def _sized(image: Image, plan: ImagePlan, name: str) -> Image:
-    from PIL.Image import Resampling
+    from PIL.Image import MAX_IMAGE_PIXELS, Resampling
 
     resize, crop = plan.preprocess.resize, plan.preprocess.crop
     if resize is not None:
@@ -301,6 +301,14 @@ def _sized(image: Image, plan: ImagePlan, name: str) -> Image:
             size = (resize, resize * height // width) if width <= height else (resize * width // height, resize)
         else:
             size = (resize[1], resize[0])
+        most = 2 * (MAX_IMAGE_PIXELS or 0)  # that Pillow decodes
+        if most and size[0] * size[1] > most:
+            raise DataError(
+                f"image is {image.height} x {image.width} (height x width), and resized {size[1]} x {size[0]}, "
+                f"more than {most / 1e6:.0f} million pixels",
+                where=name,
+                do="give a smaller --resize (data.preprocess in a YAML), or leave such images out",
+            )
         if size != image.size:
             image = image.resize(size, Resampling.BILINEAR)
     if crop is not None:

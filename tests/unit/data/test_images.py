@@ -114,6 +114,12 @@ def test_declared_size_that_misses_the_model_is_found_before_any_image_is_read(t
         feeds(tmp_path, rgb, preprocess=Preprocess(resize=16, crop=7))
 
 
+def test_an_image_that_resizing_makes_too_large_is_refused(tmp_path, rgb, feeds, paint):
+    path = paint(tmp_path / "a.png", size=(1, 1000))
+    with pytest.raises(DataError, match=r"and resized (1200 x 1200000|1200000 x 1200), more than 179 million pixels"):
+        list(feeds(path, rgb, preprocess=Preprocess(resize=1200, crop=8)))
+
+
 def test_crop_larger_than_the_image_is_refused(tmp_path, rgb, feeds, paint):
     path = paint(tmp_path / "a.png", size=(6, 6))
     with pytest.raises(DataError, match=r"image is 6 x 6 .*smaller than crop 8 x 8; give --resize"):
