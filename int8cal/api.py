@@ -82,8 +82,8 @@ def calibrate(
     names, meanings and defaults; `eval_data` is the path evaluation.data, and None for `activations` or `weights` takes
     the target's own. With feeds and `uint8_input`, `preprocess` says how the feeds were made. `budget` and `fallback`
     leave layers in float until `gates` hold, on `eval_data` or on the data itself; they may be about a `metric` of your
-    own, "package.module:function" or the function itself; without `budget` both are refused. What is found about the
-    data is a `DataWarning`, or with `strict` an error; so is what has no effect on feeds, such as `columns`.
+    own, "package.module:function" or the function itself; without `budget` all three are refused. What is found about
+    the data is a `DataWarning`, or with `strict` an error; so is what has no effect on feeds, such as `columns`.
 
     Args:
         model: Path of an FP32 ONNX file, or a model in memory.

@@ -21,7 +21,7 @@ from int8cal.config.yaml_file import Loc, SettingPlace, YamlFile, key_path, read
 from int8cal.errors import ConfigError, UsageError
 from int8cal.evaluation.figures import metric_name
 from int8cal.evaluation.gates import gates_of, on_outputs, parse_gates
-from int8cal.job import DEFAULT_TARGET, CalibrationSettings, DataSettings, Job
+from int8cal.job import DEFAULT_TARGET, CalibrationSettings, DataSettings, Job, QuantizationSettings
 from int8cal.runtime.targets import TARGETS
 
 if TYPE_CHECKING:
@@ -119,7 +119,7 @@ def job_from_options(
     if config is None:
         job = _job(layer, SettingPlace(_COMMAND_LINE, ""))
         _require_known_gates(job, lambda _: SettingPlace((flags or {}).get(_GATES) or _COMMAND_LINE, _GATES))
-        _require_use_for_percentile(job, options, flags or {})
+        _require_use(job, options, flags or {})
         return job
     document = read_yaml(config)
     expanded = expand(document, layer)
@@ -131,17 +131,24 @@ def job_from_options(
             path=config,
         )
     job = _jobs(expanded, document, options, flags or {})[0]
-    _require_use_for_percentile(job, options, flags or {})
+    _require_use(job, options, flags or {})
     return job
 
 
-def _require_use_for_percentile(job: Job, options: Mapping[str, object], flags: Mapping[str, str]) -> None:
-    """Refuse a percentile that is given to a method without one; in files it may be there for other jobs."""
+def _require_use(job: Job, options: Mapping[str, object], flags: Mapping[str, str]) -> None:
+    """Refuse what has no effect on this job where it is given; in files it may be there for other jobs."""
     key, method = "calibration.percentile", job.calibration.method
     given = options.get(key, CalibrationSettings.percentile) != CalibrationSettings.percentile
     if given and method not in ("auto", "percentile"):
         raise UsageError(
             f"method {method} uses none", where=flags.get(key, key), do="leave it out, or take the method percentile"
+        )
+    key, fallback = "quantization.fallback", QuantizationSettings.fallback
+    if options.get(key, fallback) != fallback and job.quantization.budget is None:
+        raise UsageError(
+            "is how a budget is spent, and there is none",
+            where=flags.get(key, key),
+            do="give a budget, or leave it out",
         )
 
 

@@ -82,6 +82,16 @@ def test_a_percentile_that_the_method_does_not_use_is_refused(method):
         job_from_options(given, flags={"calibration.percentile": "--percentile"})
 
 
+@pytest.mark.parametrize("budget", [None, 10.0])
+def test_a_fallback_without_a_budget_is_refused(budget):
+    given = {"model": "m", "data.path": "d", "quantization.fallback": "planes", "evaluation.gates": ["sqnr_db>=30"]}
+    if budget is not None:
+        job_from_options(given | {"quantization.budget": budget})
+        return
+    with pytest.raises(UsageError, match="--fallback: is how a budget is spent, and there is none"):
+        job_from_options(given, flags={"quantization.fallback": "--fallback"})
+
+
 def test_an_option_without_a_flag_is_named_by_its_key():
     with pytest.raises(ConfigError, match=r"expected a whole number"):
         job_from_options({"model": "m", "data.path": "d", "data.samples": "3"})
