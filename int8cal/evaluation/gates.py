@@ -193,7 +193,7 @@ def _require_reachable(gate: ParsedGate) -> None:
     if any(_OPERATORS[gate.operator](end, gate.bound) for end in figure.possible):
         return
     do = "give another bound"
-    if figure.unit == FRACTION and 1.0 < gate.bound <= 100.0:
+    if figure.unit == FRACTION and 1.0 < gate.bound <= 100.0 and not gate.text.endswith("%"):
         written = f"{gate.name}{gate.operator}"
         do = f'write "{written}{gate.bound / 100:g}" or "{written}{gate.bound:g}%"'
     raise ConfigError(

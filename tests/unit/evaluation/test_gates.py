@@ -248,6 +248,7 @@ def test_a_figure_is_named_even_in_a_gate_that_cannot_be_read():
     ("text", "told"),
     [
         ("agreement>=99", 'from 0 to 1; write "agreement>=0.99" or "agreement>=99%"'),
+        ("agreement>=101%", "from 0 to 1; give another bound"),
         ("agreement_ci95.lo>=99", "from 0 to 1"),
         ("agreement>1", "from 0 to 1"),
         ("sqnr_db>=400", "at most 320"),
