@@ -305,8 +305,9 @@ def require_float(model: onnx.ModelProto, where: str) -> None:
     inside = (node for function in model.functions for node in function.node)
     for node in itertools.chain(walk(model.graph), inside):
         if handles_codes(node):
+            found = f"node {node.name!r} is" if node.name else f"{', '.join(map(repr, node.output))} comes from"
             raise ModelError(
-                f"is already quantized (node {node.name!r} is {node.op_type})",
+                f"is already quantized ({found} {node.op_type})",
                 where=where,
                 do="give the FP32 model it was made from",
                 node=node.name,

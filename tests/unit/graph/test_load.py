@@ -237,6 +237,10 @@ def test_an_already_quantized_model_is_refused(op):
     model = onnx.helper.make_model(onnx.helper.make_graph([node], "g", [], []))
     with pytest.raises(ModelError, match=r"already quantized.*'q1'"):
         require_float(model, "m.onnx")
+    node.name = ""
+    model = onnx.helper.make_model(onnx.helper.make_graph([node], "g", [], []))
+    with pytest.raises(ModelError, match=rf"already quantized \('y' comes from {node.op_type}\)"):
+        require_float(model, "m.onnx")
 
 
 @pytest.mark.parametrize("place", ["initializer", "constant", "branch"])
