@@ -1,7 +1,7 @@
 """Two ways to call the command line: as users do, in a process of its own, and in this process on a pretended pipeline.
 
-A process of its own is a fork of one that has imported everything (forking.py), unless the environment asks for a new
-interpreter. test_surroundings.py, tests/e2e and tests/docs always start new ones.
+A process of its own is a fork of one that has imported everything and run a small job (forking.py), unless the environment
+asks for a new interpreter. test_surroundings.py and tests/e2e always start new ones.
 """
 
 from __future__ import annotations
@@ -29,6 +29,8 @@ from int8cal.evaluation.result import Drop, Evaluation, Gate, Latency, Metrics, 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+# once, since libraries that tests import here, as ray and threadpoolctl, set variables of their own
+GIVEN = dict(os.environ)
 ROOT = Path(__file__).parents[2]
 SAMPLE = ROOT / "sample_data"
 
@@ -72,9 +74,9 @@ class Finished:
 
 
 def environment(**extra: str) -> dict[str, str]:
-    """The environment of a child process: this very int8cal, wherever the tests imported it from, and 100 columns."""
+    """The environment of a child process: pytest's, this very int8cal, wherever it was imported from, and 100 columns."""
     source = str(Path(int8cal.__file__).parents[1])
-    return os.environ | {"PYTHONPATH": source, "COLUMNS": "100", "PYTHONIOENCODING": "utf-8"} | extra
+    return GIVEN | {"PYTHONPATH": source, "COLUMNS": "100", "PYTHONIOENCODING": "utf-8"} | extra
 
 
 @pytest.fixture(scope="session")

@@ -11,6 +11,7 @@ import pytest
 from int8cal.cli.main import main
 
 sys.path.append(str(Path(__file__).parent))
+from forking import hurry
 from small_models import photo_classifier, save_photos, save_tokens, transformer
 
 pytestmark = pytest.mark.slow
@@ -38,6 +39,7 @@ def checkout(tmp_path, monkeypatch):
     shutil.copytree(ROOT / "configs", tmp_path / "configs")
     shutil.copytree(ROOT / "sample_data", tmp_path / "sample_data")
     monkeypatch.chdir(tmp_path)
+    hurry(monkeypatch.setattr)
     return tmp_path
 
 

@@ -15,9 +15,11 @@ import os
 import shutil
 import subprocess
 import sys
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import page_blocks
 import pytest
@@ -30,10 +32,17 @@ from int8cal.config.load import load_jobs
 from int8cal.config.schema import ConfigFile
 from int8cal.errors import Int8calError
 
+sys.path.append(str(ROOT / "tests" / "cli"))
+
+import forking
+from forking import Forks
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
 PAGES = ["README.md", *sorted(path.relative_to(ROOT).as_posix() for path in (ROOT / "docs").rglob("*.md"))]
-HURRIED = Path(__file__).with_name("hurried.py")
 _SHIMS = {
-    "int8cal": 'case " $* " in *" --optimize "*) exec "{python}" "{hurried}" "$@" ;; esac; exec "{python}" -m int8cal "$@"',
+    "int8cal": 'exec "{python}" {int8cal} "$@"',
     "python": 'exec "{python}" "$@"',
     "pip": "exit 0  # what a page installs is installed already",
 }
@@ -140,25 +149,30 @@ def _json(block: Block) -> list[str]:
     return []
 
 
-def open_workshop(folder: Path, *, regen: bool = False) -> Workshop:
+@contextmanager
+def open_workshop(folder: Path, *, regen: bool = False, fork: bool = False) -> Iterator[Workshop]:
     """Make a workshop: copies of what the repository ships, and commands that call this very int8cal.
 
     Args:
         folder: Where to.
         regen: Whether pages get the figures that their commands print, as with `pytest --regen-golden`.
+        fork: Whether int8cal runs in forks of one process where it can, which pays for more than a few commands.
     """
     for name in ("sample_data", "configs"):
         shutil.copytree(ROOT / name, folder / name)
     shims = folder.parent / f"{folder.name}-bin"
     shims.mkdir()
-    for name, text in _SHIMS.items():
-        (shims / name).write_text(f"#!/bin/sh\n{text.format(python=sys.executable, hurried=HURRIED)}\n")
-        (shims / name).chmod(0o755)
     source = str(Path(int8cal.__file__).parents[1])
     path = f"{shims}{os.pathsep}{os.environ['PATH']}"
     python_path = f"{source}{os.pathsep}{folder}"
     environment = os.environ | {"PATH": path, "PYTHONPATH": python_path, "COLUMNS": "100", "LC_ALL": "C.UTF-8"}
-    return Workshop(folder, environment, regen=regen)
+    forks = Forks(shims, environment)
+    called = f'-I "{forking.__file__}" call "{forks.door}"' if fork and forks.can_run(environment) else "-m int8cal"
+    for name, text in _SHIMS.items():
+        (shims / name).write_text(f"#!/bin/sh\n{text.format(python=sys.executable, int8cal=called)}\n")
+        (shims / name).chmod(0o755)
+    yield Workshop(folder, environment, regen=regen)
+    forks.close()
 
 
 def read(page: str) -> list[Block]:
@@ -175,19 +189,32 @@ def befores(page: str) -> list[str]:
     return page_blocks.AFTER.findall((ROOT / page).read_text(encoding="utf-8"))
 
 
+@pytest.fixture
+def stack() -> Iterator[ExitStack]:
+    with ExitStack() as stack:
+        yield stack
+
+
+@pytest.fixture
+def planted(tmp_path) -> Iterator[Workshop]:
+    """A directory in which nothing has run."""
+    with open_workshop(tmp_path / "planted") as workshop:
+        yield workshop
+
+
 @pytest.fixture(scope="module")
-def after_readme(tmp_path_factory, request) -> tuple[Workshop, list[str]]:
+def after_readme(tmp_path_factory, request) -> Iterator[tuple[Workshop, list[str]]]:
     """The shared directory, and what was wrong with README's blocks."""
     regen = request.config.getoption("--regen-golden")
-    workshop = open_workshop(tmp_path_factory.mktemp("reader") / "shared", regen=regen)
-    return workshop, [each for block in examples("README.md") for each in workshop.run(block)]
+    with open_workshop(tmp_path_factory.mktemp("reader") / "shared", regen=regen, fork=True) as workshop:
+        yield workshop, [each for block in examples("README.md") for each in workshop.run(block)]
 
 
 @pytest.mark.parametrize("page", [page for page in PAGES if examples(page)])
-def test_every_example_of_a_page_runs(page, request, tmp_path):
+def test_every_example_of_a_page_runs(page, request, tmp_path, stack):
     if page.startswith("docs/tutorial/"):
         regen = request.config.getoption("--regen-golden")
-        workshop, wrong = open_workshop(tmp_path / "fresh", regen=regen), []
+        workshop, wrong = stack.enter_context(open_workshop(tmp_path / "fresh", regen=regen, fork=True)), []
     else:
         workshop, of_readme = request.getfixturevalue("after_readme")
         wrong = of_readme if page == "README.md" else []
@@ -203,24 +230,21 @@ def test_a_remark_that_a_block_is_not_run_stands_above_an_example(page):
     assert page_blocks.remarks_of(text) == len(used)
 
 
-def test_a_planted_broken_command_is_found(tmp_path):
-    workshop = open_workshop(tmp_path / "planted")
+def test_a_planted_broken_command_is_found(planted):
     text = "```\nint8cal inspect sample_data/model.onnx\nint8cal inspect no-such.onnx\n```\n"
-    (wrong,) = [each for block in blocks_of(text, "page.md") for each in workshop.run(block)]
+    (wrong,) = [each for block in blocks_of(text, "page.md") for each in planted.run(block)]
     assert wrong.startswith("page.md:1: int8cal inspect no-such.onnx\nends with 3:")
 
 
-def test_planted_output_that_is_not_printed_is_found(tmp_path):
-    workshop = open_workshop(tmp_path / "planted")
+def test_planted_output_that_is_not_printed_is_found(planted):
     text = "```console\n$ echo there are 12 of them\nthere are 7 of them\nand more\n$ false\n$ echo $?\n1\n```\n"
-    (wrong,) = [each for block in blocks_of(text, "page.md") for each in workshop.run(block)]
+    (wrong,) = [each for block in blocks_of(text, "page.md") for each in planted.run(block)]
     assert "does not print 'and more'" in wrong
 
 
-def test_a_planted_exit_code_is_found(tmp_path):
-    workshop = open_workshop(tmp_path / "planted")
+def test_a_planted_exit_code_is_found(planted):
     (block,) = blocks_of("```console\n$ false\n$ echo $?\n2\n```\n", "page.md")
-    assert "does not print '2'" in workshop.run(block)[0]
+    assert "does not print '2'" in planted.run(block)[0]
 
 
 def test_figures_that_were_printed_take_the_place_of_those_shown():
@@ -229,13 +253,12 @@ def test_figures_that_were_printed_take_the_place_of_those_shown():
     assert renewed(shown, printed) == ("SQNR  42.9 dB", "...", "no such line 1", "", "2 of 4")
 
 
-def test_a_planted_unknown_key_and_a_failing_program_are_found(tmp_path):
-    workshop = open_workshop(tmp_path / "planted")
+def test_a_planted_unknown_key_and_a_failing_program_are_found(planted):
     text = "```yaml\ncalibration: {methode: auto}\n```\n```python\nraise ValueError('planted')\n```\n```json\n{\n```\n"
     part, program, document = blocks_of(text, "page.md")
-    assert "methode" in workshop.run(part)[0]
-    assert "planted" in workshop.run(program)[0]
-    assert workshop.run(document)
+    assert "methode" in planted.run(part)[0]
+    assert "planted" in planted.run(program)[0]
+    assert planted.run(document)
 
 
 def test_a_remark_is_read_with_its_reason():
