@@ -117,12 +117,14 @@ def calibrate(
     return identified(calibrated.result.table)
 
 
-def quantize(model: Model, table: CalibrationTable | str | Path) -> onnx.ModelProto:
+def quantize(model: Model, table: CalibrationTable | str | Path, *, force: bool = False) -> onnx.ModelProto:
     """Build the int8 model of a table.
 
     Args:
         model: The FP32 model that the table was made for.
         table: From `calibrate`, or the path of a .table.json.
+        force: Take a table that was made for another model, as one with the same layers: its ranges and scales of
+            weights are kept, and clip what is larger in this model. Stored codes of other weights stay refused.
 
     Returns:
         The QDQ model.
@@ -136,7 +138,8 @@ def quantize(model: Model, table: CalibrationTable | str | Path) -> onnx.ModelPr
         where, table = str(table), load_table(Path(table))
     elif not isinstance(table, CalibrationTable):
         raise UsageError(f"table is {_kind(table)}", do="give a CalibrationTable, or the path of a .table.json")
-    return quantize_prepared(prepare(_model(model), simplify, table.settings.activations), table, where).model
+    prepared = prepare(_model(model), simplify, table.settings.activations)
+    return quantize_prepared(prepared, table, where, force=force).model
 
 
 def evaluate(
