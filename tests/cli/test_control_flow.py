@@ -468,7 +468,7 @@ def test_a_budget_leaves_the_noisy_layer_of_a_body_in_float_so_that_a_gate_holds
     plain = goal(call, tmp_path, net, items, out="plain")[1]["metrics"]["sqnr_db"]
     # without the body's last layer, no budget reaches this
     rest = goal(call, tmp_path, net, items, "--include", "four", out="rest")[1]["metrics"]["sqnr_db"]
-    assert rest < plain + 3
+    assert rest < plain + 4
     done, found, left = goal(call, tmp_path, net, items, "--gate", f"sqnr_db>={plain + 5}", "--budget", 200)
     assert done.code == 0
     assert sqnr_db(tmp_path, items, "goal/net.int8.onnx") >= plain + 5
