@@ -240,6 +240,8 @@ def first_table(inputs: Inputs, candidate: Candidate) -> CalibrationTable:
 def _rescaled(inputs: Inputs, factors: Mapping[str, Float64]) -> dict[str, TensorStatistics]:
     """Return the statistics with the channels of chains multiplied by 2**exponents."""
     tensors = dict(inputs.statistics.tensors)
+    if not factors:
+        return tensors  # before any look for chains, which inputs with other statistics have to find anew
     for name, exponents in scaled_tensors(inputs.chains, factors).items():
         if name in tensors:
             tensors[name] = tensors[name].equalized(exponents)

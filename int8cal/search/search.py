@@ -308,7 +308,7 @@ def _decide(state: State, proposal: Proposal, inputs: Inputs) -> State:
         return _judge_on_others(state, proposal, proposal.candidate, inputs)
     if proposal.unseen is None or proposal.candidate is None:
         return _judge(state, proposal, inputs)
-    unseen, name = proposal.unseen, f"{proposal.name} (ranges of other samples)"
+    unseen, name = proposal.unseen, _on_others(proposal)
     before, after = (
         propose_candidate(state, unseen, name, recounted(unseen, each), proposal.least_db)
         for each in (state.candidate, proposal.candidate)
@@ -328,20 +328,28 @@ def _judge_on_others(state: State, proposal: Proposal, candidate: Candidate, inp
 
     def score(each: Candidate, rows: range, fold: Inputs) -> Score:
         counted = propose_candidate(state, fold, proposal.name, recounted(fold, each))
-        return scorer_of(inputs).on(_built(state, counted, fold).model, rows)
+        return scorer_of(inputs).on(_built(state, counted, inputs).model, rows)
 
     before, after = (
         reduce(add, (score(each, *fold) for fold in proposal.folds)) for each in (state.candidate, candidate)
     )
     gain = gain_of(before, after)
     kept = gain.db > proposal.least_db
-    name = f"{proposal.name} (ranges of other samples)"
-    verdict = f"{name} {'kept' if kept else 'dropped'}: SQNR on {scorer_of(inputs).told(after)}"
-    notes = (*state.notes, f"{verdict} {before.db:.2f} dB without, {after.db:.2f} dB with it; {gain.told}")
+    name = _on_others(proposal)
+    figures = f"{_figures(scorer_of(inputs), before, after)}; {gain.told}"
+    notes = (*state.notes, f"{name} {'kept' if kept else 'dropped'}: {figures}")
     judged = replace(
         state, notes=notes, results=(*state.results, StepResult(name, before.db, after.db, kept)), last=gain
     )
     return _taken(judged, proposal, _built(state, proposal, inputs), None) if kept else judged
+
+
+def _on_others(proposal: Proposal) -> str:
+    return f"{proposal.name} (ranges of other samples)"
+
+
+def _figures(scorer: Scorer, before: Score, after: Score) -> str:
+    return f"SQNR on {scorer.told(after)} {before.db:.2f} dB without, {after.db:.2f} dB with it"
 
 
 def _taken(state: State, proposal: Proposal, built: BuiltModel, score: Score | None) -> State:
@@ -384,7 +392,7 @@ def _judge(state: State, proposal: Proposal, inputs: Inputs) -> State:
     verdict = "kept" if kept else "dropped"
     noise = gain.told
     noise += "" if kept or not gain.sure else f", but less than the {least_db:.2g} dB asked for"
-    figures = f"SQNR on {scorer.told(after)} {before.db:.2f} dB without, {after.db:.2f} dB with it; {noise}"
+    figures = f"{_figures(scorer, before, after)}; {noise}"
     if before.db == -math.inf:
         figures = "no validation sample has a signal to score by"
     notes = (*state.notes, f"{proposal.name} {verdict}: {figures}")
