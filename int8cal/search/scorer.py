@@ -42,6 +42,7 @@ HELD_BYTES = 128_000_000  # of what the FP32 model gives; the holdout is cut to 
 # as behind a saturated Softmax, is chance.
 LEAST_SEEN = 1e-3
 ENOUGH_FIT = 80  # samples; to fit on more than these, at most a fifth of all are taken
+MOST_FIT = 256  # samples, where scoring leaves so many
 SCORING_S, LEAST_SCORED = 0.25, 32  # estimated seconds of one score, and samples that it takes where that is short
 # Models are compared on half of the samples first; where a score takes long on a quarter, if that is LEAST_QUARTER. By
 # margins twice as wide as on all samples a difference is clear: one model of 75 is taken for a better one by chance.
@@ -382,7 +383,8 @@ def split_samples(samples: Sequence[S], recipe: Recipe, run_s: float = 0.0) -> t
 
     The recipe's numbers; with fewer samples about half each, but no more than ENOUGH_FIT or a fifth to fit on; and with
     so few that nothing can be fitted, all are there to score on. A score of a few samples is a poor one, and by a poor
-    one a recipe that fits more ends below one that fits less. So there are as many to score on as run in SCORING_S.
+    one a recipe that fits more ends below one that fits less. So there are as many to score on as run in SCORING_S, and
+    what these leave is there to fit on.
 
     Args:
         samples: The kept samples.
@@ -395,6 +397,7 @@ def split_samples(samples: Sequence[S], recipe: Recipe, run_s: float = 0.0) -> t
     if recipe.fit_samples and len(samples) >= 2 * LEAST_FIT:
         fitted = min(recipe.fit_samples, max(min(ENOUGH_FIT, len(samples) // 2), len(samples) // 5))
         scored = min(scored, len(samples) - fitted)
+        fitted = max(fitted, min(MOST_FIT, len(samples) - scored))
         return tuple(samples[:scored]), tuple(samples[scored : scored + fitted])
     return tuple(samples[:scored]), tuple(samples[scored:])
 

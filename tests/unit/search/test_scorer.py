@@ -254,7 +254,7 @@ def test_in_front_of_saturated_probabilities_noise_is_seen(bench, spotter):
 
 @pytest.mark.parametrize(
     ("count", "validation", "fit"),
-    [(0, 0, 0), (1, 1, 0), (3, 3, 0), (15, 15, 0), (16, 8, 8), (17, 9, 8), (64, 32, 32), (80, 32, 32)],
+    [(0, 0, 0), (1, 1, 0), (3, 3, 0), (15, 15, 0), (16, 8, 8), (17, 9, 8), (64, 32, 32), (80, 32, 48), (400, 32, 256)],
 )
 def test_kept_samples_are_split_and_none_is_used_twice(count, validation, fit):
     recipe = Recipe((), validation_samples=32, fit_samples=32)
@@ -267,7 +267,7 @@ def test_kept_samples_are_split_and_none_is_used_twice(count, validation, fit):
 def test_where_inference_takes_long_fewer_are_scored_on(run_s, validation):
     recipe = Recipe((), validation_samples=128, fit_samples=32)
     scored, fitted = split_samples(range(200), recipe, run_s)
-    assert (len(scored), len(fitted)) == (validation, 32)
+    assert (len(scored), len(fitted)) == (validation, 200 - validation)
     assert not {*scored} & {*fitted}
 
 
@@ -277,7 +277,7 @@ def test_without_samples_to_fit_on_all_are_scored_on():
     assert split_samples((), PLAIN) == ((), ())
 
 
-@pytest.mark.parametrize(("count", "fit"), [(100, 50), (200, 80), (337, 80), (640, 128), (2000, 128)])
+@pytest.mark.parametrize(("count", "fit"), [(100, 50), (200, 80), (337, 80), (640, 128), (2000, 256)])
 def test_a_recipe_that_fits_more_leaves_about_as_many_to_score_on(count, fit):
     """Else what the one recipe is sure of is lost in the noise of the other's smaller holdout."""
     scored, fitted = split_samples(range(count), RECIPES["accurate"])
