@@ -63,7 +63,7 @@ _FORMS = (recurrent.propose, dynamic.propose, embeddings.propose)
 # Rounding costs the int8 model nothing, so it comes before what costs time.
 _END = (output_error.propose, bias.propose)
 _FAST = Recipe(
-    (*_RESCALED, *_FORMS, second_order.propose_products, *_END),
+    (*_RESCALED, *_FORMS, second_order.propose_where_weights_matter, *_END),
     validation_samples=512,
     fit_samples=64,
     sweep_s=1.5,
@@ -71,7 +71,7 @@ _FAST = Recipe(
 )
 _BALANCED = replace(
     _FAST,
-    steps=(*_RESCALED, measured_equalization.propose, *_FORMS, second_order.propose_products, *_END),
+    steps=(*_RESCALED, measured_equalization.propose, *_FORMS, second_order.propose_where_weights_matter, *_END),
     sweep_s=10.0,
     least_worth=0.0,
 )

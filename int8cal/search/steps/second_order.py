@@ -42,7 +42,10 @@ if TYPE_CHECKING:
 
 # A bias may not come near the limit of s32, where the guard of the bias would change scales and with them codes.
 _BIAS_ROOM = 2.0**29
-MOST_WEIGHTS = 30_000_000  # of products, that `fast` rounds anew
+MOST_WEIGHTS = 30_000_000  # that `fast` rounds anew
+# Of the noise of convolutions, that their weights make: it is below a half for networks as they are trained, and about
+# 0.9 where a BatchNorm beside each convolution was folded into it.
+MOST_OF_NOISE = 2 / 3
 _WIDE = 1 << 21  # values of a Gram; of larger ones, which take 50 MB and more to work on, there is one at a time
 
 
@@ -66,16 +69,46 @@ def propose(state: State, inputs: Inputs) -> Proposals:
     yield from _propose(state, inputs, [layer.node for layer in state.built.draft.plan.layers])
 
 
-def propose_products(state: State, inputs: Inputs) -> Proposals:
-    """Offer the same for products alone, in a model with LayerNorm or RMSNorm and few enough weights.
+def propose_where_weights_matter(state: State, inputs: Inputs) -> Proposals:
+    """Offer the same for the layers whose weights make most of the noise, as far as that is told without measuring.
 
-    Behind these a few channels are much larger than the others: there the rounding of weights makes most of the noise.
-    Convolutions gain less, and have many more positions to sum the moments over.
+    Products in a model with LayerNorm or RMSNorm: behind these a few channels are much larger than the others.
+    Convolutions where the steps of their weights are too coarse, see `_coarse_convolutions`; of others there is less to
+    gain, and they have many more positions to sum the moments over. None where they are too many weights.
     """
-    found = [layer for layer in state.built.draft.plan.layers if layer.channel_axis == -1]
-    weights = sum(math.prod(layer.dims) for layer in found)
-    if found and weights <= MOST_WEIGHTS and any(norms(next(scopes(inputs.prepared)))):
+    found = _coarse_convolutions(state)
+    if any(norms(next(scopes(inputs.prepared)))):
+        found += [layer for layer in state.built.draft.plan.layers if layer.channel_axis == -1]
+    if found and sum(math.prod(layer.dims) for layer in found) <= MOST_WEIGHTS:
         yield from _propose(state, inputs, [layer.node for layer in found])
+
+
+def _coarse_convolutions(state: State) -> list[Layer]:
+    """Return the convolutions whose weights make most of their noise, where weights make most of that of all.
+
+    A BatchNorm beside a convolution, folded into it, is a weight much larger than the others of its output channel: its
+    scale leaves these a few codes (Ding et al., RepVGG, 2021). No rescaling of channels changes that.
+
+    Numerics: a rounding error has variance step**2 / 12, and both noises are held against what the layer gives. What
+    the mean of the input makes of errors of weights is left out: it is a constant that the bias takes back.
+    """
+    index, convolutions, noise = state.built.draft.index, [], []
+    for layer in state.built.draft.plan.layers:
+        seen = state.candidate.tensors.get(layer.input)
+        if layer.op_type != "Conv" or seen is None:
+            continue
+        weight, scales = index.constant(layer.weight), state.built.layers[layer.node].scales
+        counts, centers = seen.histogram.counts, seen.histogram.centers
+        mean, square = (float(counts @ each) / max(seen.histogram.total, 1) for each in (centers, np.square(centers)))
+        energy, spread = float(np.square(weight, dtype=np.float64).sum()), square - mean**2
+        if energy > 0 and spread > 0:
+            step = state.table.tensors[layer.input].scale
+            convolutions.append(layer)
+            noise.append((float(np.square(scales).mean()) * weight.size / energy, step**2 / spread))
+    weights, inputs = (math.fsum(each) for each in zip(*noise, strict=True)) if noise else (0.0, 0.0)
+    if weights < MOST_OF_NOISE * (weights + inputs):
+        return []
+    return [layer for layer, (own, read) in zip(convolutions, noise, strict=True) if own > read]
 
 
 def _propose(state: State, inputs: Inputs, nodes: Collection[str]) -> Proposals:

@@ -19,7 +19,7 @@ from int8cal.search.candidate import plain_candidate
 from int8cal.search.recipes import RECIPES
 from int8cal.search.search import first_state, search
 from int8cal.search.steps import second_order
-from int8cal.search.steps.second_order import mean_output, propose_products, refine_layers
+from int8cal.search.steps.second_order import mean_output, propose_where_weights_matter, refine_layers
 
 CONVS = (
     "g (float[N,4,8,8] x) => (float[A,C,D,E] y) "
@@ -268,18 +268,45 @@ def products_searched(search_inputs, bench, text):
     fit = list(bench.samples(inputs.prepared, 24, seed=1))
     unseen = list(bench.samples(inputs.prepared, 16, seed=2))
     inputs = replace(inputs, holdout=replace(inputs.holdout, fit=fit, validation=unseen))
-    return search(first_state(inputs, plain_candidate(inputs)), (propose_products,), inputs)
+    return search(first_state(inputs, plain_candidate(inputs)), (propose_where_weights_matter,), inputs)
 
 
 def test_products_behind_a_norm_are_rounded_in_every_recipe(search_inputs, bench):
     state = products_searched(search_inputs, bench, NORMALIZED)
     assert "second-order rounding" in [each.name for each in state.results if each.kept]
-    assert all(propose_products in RECIPES[each].steps for each in ("fast", "balanced"))
+    assert all(propose_where_weights_matter in RECIPES[each].steps for each in ("fast", "balanced"))
 
 
 def test_products_without_a_norm_are_left_to_the_recipe_that_rounds_all(search_inputs, bench):
     state = products_searched(search_inputs, bench, PLAIN)
     assert "second-order rounding" not in [each.name for each in state.results]
+
+
+def convolutions_searched(search_inputs, bench, beside):
+    """Search on two convolutions of which each has one weight per output channel that is so much larger."""
+    random = np.random.default_rng(7)
+    weights = {name: random.normal(size=(16, 16, 3, 3)).astype(np.float32) for name in ("W", "V")}
+    for weight in weights.values():
+        weight[range(16), range(16), 1, 1] += np.float32(beside)
+    inputs = search_inputs(
+        """g (float[N,16,8,8] x) => (float[N,16,8,8] y) {
+            a = Conv <pads = [1, 1, 1, 1]> (x, W) r = Relu (a) y = Conv <pads = [1, 1, 1, 1]> (r, V)
+        }""",
+        **weights,
+    )
+    fit = list(bench.samples(inputs.prepared, 24, seed=1))
+    unseen = list(bench.samples(inputs.prepared, 16, seed=2))
+    inputs = replace(inputs, holdout=replace(inputs.holdout, fit=fit, validation=unseen))
+    return search(first_state(inputs, plain_candidate(inputs)), (propose_where_weights_matter,), inputs)
+
+
+def test_convolutions_with_a_norm_folded_beside_them_are_rounded_in_every_recipe(search_inputs, bench):
+    (found,) = convolutions_searched(search_inputs, bench, 100.0).results
+    assert (found.name, found.kept) == ("second-order rounding", True)
+
+
+def test_convolutions_with_weights_of_like_size_are_left_to_the_recipe_that_rounds_all(search_inputs, bench):
+    assert not convolutions_searched(search_inputs, bench, 0.0).results
 
 
 def test_products_of_a_large_model_are_left_to_the_recipe_that_rounds_all(search_inputs, bench, monkeypatch):
