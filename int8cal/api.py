@@ -12,6 +12,7 @@ import numpy as np
 import onnx
 
 from int8cal.config.load import job_from_options, placed_patterns, require_available
+from int8cal.data.callables import gives_items
 from int8cal.data.checks import DataWarning
 from int8cal.declared import keywords
 from int8cal.errors import ModelError, UsageError
@@ -88,8 +89,8 @@ def calibrate(
     Args:
         model: Path of an FP32 ONNX file, or a model in memory.
         data: A path as on the command line ("datasets:NAME" and "package.module:function" too), an iterable of feeds
-            {input name: array}, or a function that returns one. An array of the model's rank is a batch, of one rank
-            less a sample.
+            {input name: array}, a dataset that has a length and gives them by their number, or a function that returns
+            one. An array of the model's rank is a batch, of one rank less a sample.
         progress: Called with every change of where the run is, see `int8cal.progress.Event`.
 
     Returns:
@@ -134,8 +135,9 @@ def quantize(model: Model, table: CalibrationTable | str | Path, *, force: bool 
         TableError: The table was made for another model, lacks a tensor, or its file cannot be read.
     """
     where = "table"
-    if isinstance(table, (str, Path)):
-        where, table = str(table), load_table(Path(table))
+    if isinstance(table, (str, os.PathLike)):
+        path = Path(os.fsdecode(table))
+        where, table = str(path), load_table(path)
     elif not isinstance(table, CalibrationTable):
         raise UsageError(f"table is {_kind(table)}", do="give a CalibrationTable, or the path of a .table.json")
     prepared = prepare(_model(model), simplify, table.settings.activations)
@@ -211,7 +213,7 @@ def _model(model: Model) -> Path | onnx.ModelProto:
             raise ModelError(what, where=model.graph.name or "model", do=do)
         return model
     if isinstance(model, (str, os.PathLike)):
-        return Path(model)
+        return Path(os.fsdecode(model))
     # the API is called without a type checker too
     raise UsageError(f"the model is {_kind(model)}", do="give the path of an .onnx file, or an onnx.ModelProto")
 
@@ -221,10 +223,15 @@ def _kind(value: object) -> str:
 
 
 def _source(data: Data) -> tuple[str, Callable[[], object] | None]:
-    if isinstance(data, (str, Path)):
-        return str(data), None
+    if isinstance(data, (str, os.PathLike)):
+        return os.fsdecode(data), None
     if callable(data):
         return "data", data
+    do = "give a path, an iterable of feeds {input name: array}, or a function that returns one"
+    if isinstance(data, Mapping):
+        raise UsageError("the data is a single mapping", do="give a list of feeds: [{input name: array}, ...]")
+    if isinstance(data, bytes) or not gives_items(data):
+        raise UsageError(f"the data is {_kind(data)}", do=do)
     return "data", lambda: data
 
 
@@ -258,7 +265,7 @@ def _job(model: Model, data: str, function: Literal["calibrate", "evaluate"], gi
     known = keywords(function)
     paths = {name: f"{each.path}.path" if each.section is DataSettings else each.path for name, each in known.items()}
     options = {path: _plain(given[name]) for name, path in paths.items() if given[name] is not None}
-    name = "model.onnx" if isinstance(model, onnx.ModelProto) else str(model)
+    name = "model.onnx" if isinstance(model, onnx.ModelProto) else str(_model(model))
     flags = {path: keyword for keyword, path in paths.items()}
     job = job_from_options({**options, "model": name, "data.path": data}, flags=flags)
     require_available(job)

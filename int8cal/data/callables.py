@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from copy import deepcopy
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
@@ -107,13 +107,13 @@ class CallStream:
                 returned = self.function()
         except Exception as error:
             raise self._failed(error) from error
-        if isinstance(returned, Mapping) or not isinstance(returned, Iterable):
+        if isinstance(returned, Mapping) or not gives_items(returned):
             raise DataError(
                 f"returns {type(returned).__name__}, expected an iterable of feed dicts",
                 where=self.name,
                 do="yield one dict per sample or batch: {input name: array}",
             )
-        iterator = iter(returned)
+        iterator = _items_of(returned)
         while True:
             try:
                 with users_code():
@@ -153,6 +153,16 @@ class CallStream:
         for row in range(rows):
             origin = row_name(where, row, rows)
             yield Sample(take_row(arrays, row, signature, origin), origin, None if labels is None else labels[row])
+
+
+def gives_items(value: object) -> bool:
+    """Tell what can be iterated, or has a length and gives items by their number as map-style datasets do."""
+    return isinstance(value, Iterable) or (hasattr(value, "__len__") and hasattr(value, "__getitem__"))
+
+
+def _items_of(value: Any) -> Iterator[object]:
+    # not iter(): such a dataset need not raise IndexError behind its end
+    return iter(value) if isinstance(value, Iterable) else (value[index] for index in range(len(value)))
 
 
 def _copied(item: object) -> object:

@@ -192,6 +192,55 @@ def test_what_is_no_model_and_no_table_is_told(wrong):
             call()
 
 
+@pytest.mark.parametrize("wrong", [None, 5, b"samples", {"x": np.zeros((4, 16), np.float32)}, object()])
+def test_what_is_no_data_is_told(wrong):
+    model, _ = product()
+    with pytest.raises(UsageError, match=r"^usage: the data is .*; give "):
+        int8cal.calibrate(model, wrong)
+    with pytest.raises(UsageError, match=r"^usage: the data is .*; give "):
+        int8cal.evaluate(model, model, wrong)
+
+
+class _Place:
+    """A path of another library's kind."""
+
+    def __init__(self, path):
+        self.path = path
+
+    def __fspath__(self):
+        return self.path
+
+
+def test_whatever_leads_to_a_path_is_one(tmp_path):
+    model, feeds = product()
+    onnx.save(model, tmp_path / "m.onnx")
+    np.savez(tmp_path / "feeds.npz", x=np.concatenate([feed["x"] for feed in feeds]))
+    table = int8cal.calibrate(_Place(str(tmp_path / "m.onnx")), _Place(str(tmp_path / "feeds.npz")))
+    table.save(tmp_path / "m.table.json")
+    assert int8cal.calibrate(_Place(bytes(tmp_path / "m.onnx")), _Place(bytes(tmp_path / "feeds.npz"))) == table
+    assert int8cal.quantize(model, _Place(str(tmp_path / "m.table.json"))) == int8cal.quantize(model, table)
+
+
+class _MapStyle:
+    """Feeds by their number, as a dataset of torch has them: never an IndexError."""
+
+    def __init__(self, feeds):
+        self.feeds = feeds
+
+    def __len__(self):
+        return len(self.feeds)
+
+    def __getitem__(self, index):
+        return self.feeds[index % len(self.feeds)]
+
+
+def test_a_dataset_that_gives_feeds_by_number_is_data():
+    model, feeds = product()
+    table = int8cal.calibrate(model, feeds)
+    assert int8cal.calibrate(model, _MapStyle(feeds)) == table
+    assert int8cal.calibrate(model, lambda: _MapStyle(feeds)) == table
+
+
 def test_numbers_of_numpy_are_numbers():
     model, feeds = product()
     given = {"samples": np.int64(8), "seed": np.uint8(3), "threads": np.int32(1), "ranges": {"x": np.array([-3, 3])}}
