@@ -15,6 +15,7 @@ from int8cal.data.fit import Header, count_rows, label_values, match_inputs, tak
 from int8cal.data.functions import SPELLING, import_function, users_code
 from int8cal.data.sample import Sample, row_name
 from int8cal.errors import DataError
+from int8cal.phrases import counted
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -140,6 +141,10 @@ class CallStream:
                 arrays[str(key)] = np.asarray(value)
             except (ValueError, TypeError, RuntimeError) as error:
                 raise DataError(f'"{key}" is no array: {error}', where=where, do="yield numpy arrays") from error
+            masked = int(np.count_nonzero(value.mask)) if isinstance(value, np.ma.MaskedArray) else 0
+            if masked:
+                what = f'"{key}" has {counted(masked, "masked value")}, which a model cannot leave out'
+                raise DataError(what, where=where, do="fill them as for the model, by its method filled(value)")
         label_key = match_inputs(arrays, self.signature, where)
         headers = {name: Header(array.dtype, array.shape) for name, array in arrays.items()}
         try:

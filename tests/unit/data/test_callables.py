@@ -58,6 +58,11 @@ def test_labels_come_with_the_feeds(module, vector, feeds):
     assert [sample.label for sample in opened] == [4, 2, 1]
 
 
+def test_a_masked_array_without_masked_values_is_an_array(module, vector, feeds):
+    name = module("def f():\n    yield {'x': np.ma.array(np.ones(3), mask=[0, 0, 0])}\n")
+    assert len(list(feeds(f"{name}:f", vector))) == 1
+
+
 def test_missing_labels_are_an_error_when_required(module, vector, feeds):
     with pytest.raises(DataError, match="has no labels"):
         feeds(f"{module(_ROWS)}:rows", vector, require_labels=True)
@@ -90,6 +95,7 @@ def test_plain_lists_are_arrays(module, signature, feeds):
         ("def f():\n    yield {'x': np.zeros(4)}\n", r"has shape \(4,\)"),
         ("def f():\n    yield {'x': np.zeros(3, np.uint8)}\n", "has dtype uint8"),
         ("def f():\n    yield {'x': [[1.0], [1.0, 2.0]]}\n", '"x" is no array'),
+        ("def f():\n    yield {'x': np.ma.array(np.zeros(3), mask=[0, 1, 1])}\n", '"x" has 2 masked values'),
         ("import lost_module\n", "cannot be imported: No module named 'lost_module'"),
         ("def f(:\n", "cannot be imported: SyntaxError"),
         ("import sys\nsys.exit(0)\n", r"cannot be imported: RuntimeError: it calls sys.exit\(0\)"),
