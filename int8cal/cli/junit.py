@@ -90,6 +90,7 @@ class JUnitFile:
 
     def _check(self, path: Path) -> None:
         from int8cal.io.paths import require_free
+        from int8cal.report.junit import is_junit
 
         if path.suffix != ".xml":
             raise OutputError(
@@ -98,7 +99,7 @@ class JUnitFile:
         # the directory is made with the file: it may be that of the results, which is not there yet
         require_free(path.parent, overwrite=True, directory=True)
         if path.exists():
-            require_free(path, overwrite=self._overwrite)
+            require_free(path, overwrite=self._overwrite or is_junit(path))
 
     def _write(self, path: Path, suites: Sequence[Suite]) -> None:
         from int8cal.io.atomic import atomic_write

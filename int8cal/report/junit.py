@@ -18,10 +18,13 @@ from int8cal.report.reading import gate_value
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
+    from pathlib import Path
 
     from int8cal.evaluation.result import Gate, Report
 
     Outcome = Literal["passed", "failure", "error", "skipped"]
+
+_ROOT = "int8cal"  # the name of the document, by which a later run knows it
 
 
 @dataclass(frozen=True)
@@ -121,7 +124,7 @@ def junit_xml(suites: Sequence[Suite]) -> str:
         The document, indented, with its declaration and a final newline. Characters that XML cannot hold (controls,
         lone surrogates) become U+FFFD. Equal suites give equal text.
     """
-    root = ET.Element("testsuites", {"name": "int8cal", **_counts([case for suite in suites for case in suite.cases])})
+    root = ET.Element("testsuites", {"name": _ROOT, **_counts([case for suite in suites for case in suite.cases])})
     for suite in suites:
         part = ET.SubElement(root, "testsuite", {"name": _xml_text(suite.name), **_counts(suite.cases)})
         if suite.properties:
@@ -132,6 +135,15 @@ def junit_xml(suites: Sequence[Suite]) -> str:
             _case(part, suite, case)
     ET.indent(root, " ")
     return f'<?xml version="1.0" encoding="UTF-8"?>\n{ET.tostring(root, encoding="unicode")}\n'
+
+
+def is_junit(path: Path) -> bool:
+    """Tell a file that `junit_xml` made, which a later run may replace, by how it begins."""
+    try:
+        with path.open("rb") as stream:
+            return f'<testsuites name="{_ROOT}"'.encode() in stream.read(200)
+    except OSError:
+        return False
 
 
 def _counts(cases: Sequence[Case]) -> dict[str, str]:

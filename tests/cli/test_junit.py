@@ -80,6 +80,17 @@ def test_an_existing_file_needs_overwrite_and_is_refused_before_any_work(here, p
     assert cases() == [("calibrate", "")]
 
 
+def test_the_file_of_an_earlier_run_is_replaced(here, pipeline, gated):
+    pipeline.report = gated(("sqnr_db>=20", 31.5, True))
+    assert here(*EVALUATE, "--junit", "j.xml").code == 0
+    assert here(*EVALUATE, "--junit", "j.xml").code == 0
+    assert len(cases()) == 2
+    mangled = Path("j.xml").read_text().replace('name="int8cal"', 'name="pytest"', 1)
+    Path("j.xml").write_text(mangled)
+    done = here(*EVALUATE, "--junit", "j.xml")
+    assert (done.code, Path("j.xml").read_text()) == (2, mangled)
+
+
 @pytest.mark.parametrize("name", ["m.onnx", "report.json", "j"])
 def test_only_a_name_for_xml_is_taken_so_that_nothing_else_is_written_over(here, pipeline, name):
     done = here(*CALIBRATE, "--junit", name, "--overwrite")
