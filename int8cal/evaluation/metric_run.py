@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
 # Bytes of both models' outputs that are kept for a metric: 250,000 rows of 1,000 class scores.
 MOST_BYTES = 2_000_000_000
+_LARGEST = 1e150  # of a figure: sums of squares of larger ones are infinite
 _EVERY = slice(None)
 
 
@@ -170,6 +171,12 @@ class _Call:
             bad = self._first_failing(None) if values.ndim == 0 else self.origins[int(np.argmin(np.isfinite(values)))]
             what = "NaN" if np.isnan(values).any() else "infinity"
             raise self._error(f"returns {what}", bad, "say in the function what a sample without a figure counts")
+        largest = np.abs(values).max(initial=0.0)
+        if largest > _LARGEST:
+            bad = self.origins[int(np.argmax(np.abs(values)))] if values.ndim else ""
+            raise self._error(
+                f"returns {largest:g}, too large for means and intervals", bad, f"return figures below {_LARGEST:g}"
+            )
         return values
 
     def _called(self, which: slice) -> object:

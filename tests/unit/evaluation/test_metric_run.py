@@ -163,6 +163,10 @@ def test_no_sample_is_blamed_for_what_fails_on_every_one(tmp_path, monkeypatch):
         ),
         (lambda outputs, labels: np.log(outputs["y"].min() - 0.0), "on the int8 model, sample 0.jpg: returns infinity"),
         (
+            lambda outputs, labels: outputs["y"][:, 0].astype(np.float64) * 1e300,
+            "on the FP32 model, sample 1.jpg: returns 2e+300, too large for means and intervals",
+        ),
+        (
             lambda outputs, labels: np.zeros(3),
             "returns an array of float64 with shape (3,), expected one figure or 2, one",
         ),
