@@ -163,7 +163,7 @@ _PLACEHOLDER = re.compile(r"(?<!\$)\{([^{}]*)\}")  # ${NAME} is an environment v
 _OF_OUTPUT = rf"outputs\.[\s\S]+\.({'|'.join(re.escape(name) for name in OUTPUT_UNITS)})"
 _GATE_PATTERN = (
     rf"^\s*({'|'.join(re.escape(name) for name in (*FIGURES, *SHORT))}|{_OF_OUTPUT}|{OF_A_METRIC})\s*(<=|>=|<|>)\s*"
-    r"[-+]?([0-9](_?[0-9])*(\.([0-9](_?[0-9])*)?)?|\.[0-9](_?[0-9])*)([eE][-+]?[0-9](_?[0-9])*)?\s*$"
+    r"[-+]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][-+]?[0-9]+)?\s*$"
 )
 
 _Path = Annotated[

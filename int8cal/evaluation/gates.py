@@ -173,7 +173,8 @@ def _read(
         bound = float(number.removesuffix("%")) / 100 if percent else float(number)
     except ValueError:
         bound = math.nan
-    if not math.isfinite(bound):
+    # Python reads 1_0 and digits of all scripts, too
+    if not math.isfinite(bound) or "_" in number or not number.isascii():
         raise ConfigError(
             f'{noun} "{text}" compares with "{number}", expected a finite number',
             do=f'write for example "{example}", without a unit',

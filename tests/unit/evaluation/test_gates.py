@@ -150,7 +150,7 @@ def test_a_gate_that_is_no_comparison_is_refused(text):
         parse_gate(text)
 
 
-@pytest.mark.parametrize("number", ["20dB", "1,5", "nan", "inf", "-inf", "1%"])
+@pytest.mark.parametrize("number", ["20dB", "1,5", "nan", "inf", "-inf", "1%", "1_0", "\u0663"])
 def test_a_bound_that_is_no_finite_number_is_refused(number):
     with pytest.raises(ConfigError, match="expected a finite number"):
         parse_gate(f"sqnr_db>={number}")
