@@ -12,6 +12,24 @@ from int8cal.cli.grouped import GroupedCommand
 from int8cal.cli.junit import JUnitFile, junit_option
 from int8cal.cli.progress_line import shown_progress, starting
 
+# What a shard, whose samples are counted and nothing else, has no use for.
+_BEHIND_THE_SUM = (
+    "calibration.method",
+    "calibration.percentile",
+    "quantization.recipe",
+    "quantization.optimize",
+    "quantization.explain",
+    "quantization.latency_allowance",
+    "quantization.budget",
+    "quantization.fallback",
+    "evaluation.data.path",
+    "evaluation.labels",
+    "evaluation.metric",
+    "evaluation.gates",
+    "evaluation.runtimes",
+    "evaluation.providers",
+)
+
 
 @click.command("calibrate", cls=GroupedCommand)
 @click.argument("model", required=False, type=options.PATH, metavar="MODEL")
@@ -77,6 +95,10 @@ def command(context: click.Context, junit: JUnitFile, *, model: str | None, conf
     if job.calibration.shard is not None:
         if as_json or junit.wanted:
             raise click.UsageError("--shard writes statistics alone: no report for --json or --junit", context)
+        unheeded = [flags[key] for key in _BEHIND_THE_SUM if key in values]
+        if unheeded:
+            without = f"without effect here: {', '.join(unheeded)}"
+            say(f"warning: --shard counts samples alone; {without}; give that to the run that takes the sum by --stats")
         with placed_patterns(place), shown_progress(quiet=job.quiet):
             counted = count_shard(job, tell=None if job.quiet else say)
         if not job.quiet:

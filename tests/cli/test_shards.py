@@ -117,6 +117,19 @@ def test_a_shard_that_cannot_be_is_one_line(call, work, arguments, code, text):
     assert sorted(work.iterdir()) == before
 
 
+def test_options_of_what_comes_behind_the_sum_are_told_to_have_no_effect(call, work):
+    given = ("--gate", "sqnr_db>=99", "--eval-data", "data", "--recipe", "accurate", "--no-latency", "--samples", "9")
+    done = call("calibrate", "net.onnx", "--data", "data", "--shard", "1/3", *given)
+    assert done.code == 0
+    assert done.err.startswith(
+        "int8cal: warning: --shard counts samples alone; without effect here: --recipe, --eval-data, --gate; give that to "
+        "the run that takes the sum by --stats\n"
+    )
+    (work / "job.yaml").write_text("model: net.onnx\ndata: data\nevaluation: {gates: ['sqnr_db>=99']}\n")
+    done = call("calibrate", "--config", "job.yaml", "--shard", "2/3")  # one file for all parts
+    assert (done.code, "without effect" in done.err) == (0, False)
+
+
 def test_merge_tells_which_shards_are_missing(call, work):
     count(call, 5, "--data", "data")
     count(call, 2, "--data", "data", "-o", "halves")
