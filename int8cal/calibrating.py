@@ -205,19 +205,20 @@ def count_shard(job: Job, *, tell: Callable[[str], object] | None = None) -> Sha
     require_apart((path.parent,), (Path(job.data.path),))
     if path.exists():
         require_free(path, overwrite=_may_replace(job))
-    planned = plan_job(job, job.model, Clock())
-    checkpoint = _open_checkpoint(job, planned.prepared.sha256, tell)
-    findings = Findings(tell, strict=job.evaluation.strict)
-    findings.add(fed_wrong(planned, job))
-    findings.require_none()
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        what = f"its directory cannot be made ({reason_of(error)})"
-        raise OutputError(what, where=str(path), do="give another output directory") from error
-    statistics = count_planned(job, planned, checkpoint)
-    save_statistics(replace(statistics, shards=frozenset({Shard.parse(str(job.calibration.shard))})), path)
-    checkpoint.remove()
+    with weights_folder():
+        planned = plan_job(job, job.model, Clock())
+        checkpoint = _open_checkpoint(job, planned.prepared.sha256, tell)
+        findings = Findings(tell, strict=job.evaluation.strict)
+        findings.add(fed_wrong(planned, job))
+        findings.require_none()
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            what = f"its directory cannot be made ({reason_of(error)})"
+            raise OutputError(what, where=str(path), do="give another output directory") from error
+        statistics = count_planned(job, planned, checkpoint)
+        save_statistics(replace(statistics, shards=frozenset({Shard.parse(str(job.calibration.shard))})), path)
+        checkpoint.remove()
     return ShardOutcome(path, statistics.samples)
 
 

@@ -82,6 +82,21 @@ def _kind(path: Path) -> Callable[[Path, Screen], list[str]] | None:
 
 
 def _model(path: Path, screen: Screen) -> list[str]:
+    lines, quantized, width = _file_lines(path)
+    if not quantized:
+        from int8cal.runtime.scratch import weights_folder
+
+        with weights_folder():
+            lines += _plan_lines(path, width, screen)
+    return [printable(line) for line in lines]
+
+
+def _file_lines(path: Path) -> tuple[list[str], bool, int]:
+    """Describe a model as it is stored; it is in memory no more when that is done.
+
+    Returns:
+        The lines, whether it is an int8 model, and the width of the column of ops.
+    """
     from int8cal.evaluation.evaluate import model_bytes
     from int8cal.graph.load import is_quantized, load_model
     from int8cal.graph.signature import signature_of
@@ -110,9 +125,7 @@ def _model(path: Path, screen: Screen) -> list[str]:
     lines += [f"  {name:<{width}}  {count}" for name, count in ops.most_common()]
     for entry in model.metadata_props:
         lines.append(f"metadata     {entry.key}: {entry.value[:80]}{'…' if len(entry.value) > 80 else ''}")
-    if not quantized:
-        lines += _plan_lines(path, width, screen)
-    return [printable(line) for line in lines]
+    return lines, quantized, width
 
 
 def _plan_lines(path: Path, width: int, screen: Screen) -> list[str]:

@@ -8,9 +8,11 @@ import onnx
 import pytest
 
 from int8cal import calibrating, stored
-from int8cal.calibrating import calibrate_job
+from int8cal.calibrating import calibrate_job, count_shard
 from int8cal.config.load import job_from_options
+from int8cal.describe import describe_file
 from int8cal.graph import load
+from int8cal.report.screen import Screen
 from int8cal.runtime import scratch
 
 WIDTH = 16
@@ -55,8 +57,9 @@ def written(case, name, **more):
     return [(folder / name / each).read_bytes() for each in ("net.int8.onnx", "net.table.json")], statistics
 
 
-@pytest.mark.parametrize("recipe", ["fast", "accurate"])
-def test_all_files_have_the_bytes_that_they_have_without(case, recipe, monkeypatch, tmp_path):
+@pytest.fixture
+def names(monkeypatch, tmp_path):
+    """Names of the tensors that are stored, now that every model counts as a large one."""
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     for module in (stored, load):
         monkeypatch.setattr(module, "LEAST", 64)
@@ -70,6 +73,11 @@ def test_all_files_have_the_bytes_that_they_have_without(case, recipe, monkeypat
 
     for module in (stored, load):
         monkeypatch.setattr(module, "placed", noted)
+    return names
+
+
+@pytest.mark.parametrize("recipe", ["fast", "accurate"])
+def test_all_files_have_the_bytes_that_they_have_without(case, recipe, names, monkeypatch, tmp_path):
     with monkeypatch.context() as patch:
         patch.setattr(calibrating, "weights_folder", nullcontext)
         expected = written(case, f"plain-{recipe}", **{"quantization.recipe": recipe})
@@ -77,3 +85,14 @@ def test_all_files_have_the_bytes_that_they_have_without(case, recipe, monkeypat
     assert written(case, f"stored-{recipe}", **{"quantization.recipe": recipe}) == expected
     assert {"W", "V", "M", "G", "W_quantized", "V_quantized"} <= names
     assert [*tmp_path.iterdir()] == []
+
+
+def test_a_shard_and_inspect_store_them_too(case, names, tmp_path):
+    folder, model = case
+    options = {"model": str(model), "data.path": str(folder / "x.npy"), "output.dir": str(folder / "shards")}
+    job = job_from_options({**options, "calibration.shard": "1/2", "output.overwrite": True})
+    for work in (lambda: describe_file(model, Screen()), lambda: count_shard(job)):
+        names.clear()
+        work()
+        assert {"W", "V", "M"} <= names
+        assert [*tmp_path.iterdir()] == []
