@@ -19,10 +19,10 @@ from int8cal.batch.summary import figures_of
 from int8cal.calibrating import files_of
 from int8cal.config.chain import CALIBRATION, EVALUATION, data_of, splits
 from int8cal.data.find import visible_files
-from int8cal.data.fit import LABEL_KEYS, Header, are_apart, count_rows
+from int8cal.data.fit import LABEL_KEYS, Header, are_apart, count_rows, first_unsound
 from int8cal.data.opening import open_feeds
 from int8cal.data.sample import Sample
-from int8cal.errors import DataError, GateError, Int8calError, OutputError
+from int8cal.errors import DataError, GateError, Int8calError, OutputError, StatisticsError
 from int8cal.evaluating import open_samples
 from int8cal.evaluation.evaluate import nothing_measured
 from int8cal.evaluation.gates import check_gates, parse_gates, require_outputs, with_standing
@@ -287,7 +287,7 @@ def _joined(task: Task, tasks: Mapping[str, Task], split: str, left_out: dict[st
                 do=_TOGETHER,
             )
         feed = {} if task.job.name not in row else dict(row[task.job.name][1])
-        feed |= {link.input: _cast(row[link.source][1][link.tensor], signature, link.input) for link in links}
+        feed |= {link.input: _cast(_given(link, *row[link.source]), signature, link.input) for link in links}
         if not number:
             headers = {name: Header(array.dtype, array.shape) for name, array in feed.items()}
             own = replace(signature, whole=signature.whole or are_apart(signature))
@@ -318,6 +318,14 @@ def _run(reference: Reference, feeds: Feeds, tensors: Sequence[str], threads: in
     session = Session(reference.run, threads=threads, entries=QUIET)
     for sample, values in run_each(session, signature, feeds, outputs):
         yield sample, sample.feed | values
+
+
+def _given(link: Link, sample: Sample, values: Feed) -> Array:
+    position = first_unsound(values[link.tensor])
+    if position is not None:
+        what = f'"{link.source}" gives {values[link.tensor][position]} in "{link.tensor}" at {list(position)}'
+        raise StatisticsError(what, where=sample.origin, do="check this sample, or that model on it")
+    return values[link.tensor]
 
 
 def _cast(array: Array, signature: Signature, name: str) -> Array:

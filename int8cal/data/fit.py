@@ -286,11 +286,16 @@ def take_row(arrays: Mapping[str, Array], row: int, signature: Signature, where:
     return feed
 
 
-def _cast(array: Array, spec: TensorSpec, row: int, where: str) -> Array:
+def first_unsound(array: Array) -> tuple[int, ...] | None:
+    """Find the first value that no input may hold, NaN or +infinity; None where there is none."""
     # -inf is what attention masks are made of; where it does harm, calibration and evaluation stop on what it does
     sound = np.isfinite(array) | (array == -np.inf) if array.dtype.kind == "f" else np.ones((), np.bool_)
-    if not sound.all():
-        position = tuple(int(axis[0]) for axis in np.nonzero(~sound))
+    return None if sound.all() else tuple(int(axis[0]) for axis in np.nonzero(~sound))
+
+
+def _cast(array: Array, spec: TensorSpec, row: int, where: str) -> Array:
+    position = first_unsound(array)
+    if position is not None:
         raise StatisticsError(
             f'input "{spec.name}" of sample {row} holds {array[position]} at {list(position)}',
             where=where,

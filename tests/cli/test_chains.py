@@ -184,6 +184,14 @@ def test_samples_that_do_not_belong_together_are_refused(run):
         assert '"decoder" has 4 calibration samples, "encoder" has 6' in err
 
 
+def test_a_model_that_gives_no_number_is_named_with_the_sample_that_it_had(run):
+    onnx.save(product(["mel"], "hidden", "Log", 0), "encoder.onnx")  # of negative numbers
+    code, _, err = run()
+    assert code == 5
+    assert err.startswith('int8cal: statistics: mels/0.npz[0]: "encoder" gives nan in "hidden" at [0, ')
+    assert not [*Path("out").rglob("*.npz")]
+
+
 def test_samples_of_functions_that_do_not_belong_together_are_refused_where_one_ends(run, monkeypatch):
     monkeypatch.syspath_prepend(Path.cwd())
     Path("fewer.py").write_text(
