@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from int8cal.runtime.sessions import Session
 
 # What a kernel of onnxruntime says where it cannot do what a node asks for, whatever values it gets.
+_BEYOND = re.compile(r"indices element out of data bounds, idx=(\d+)")  # what Gather says
 _UNSUPPORTED = re.compile(r"inference failed: .*\bnot[ _](?:yet )?(?:supported|implemented)\b", re.IGNORECASE)
 
 
@@ -142,13 +143,28 @@ def naming_samples(group: Sequence[SampleLike]) -> Iterator[None]:
         if _UNSUPPORTED.match(error.what):
             do = "export the model with another form of that node"
             raise ModelError(f"{error.what} (on {origins})", do=do) from error
-        do = _cut(group) or error.do
+        do = _unknown(group, error.what) or _cut(group) or error.do
         raise DataError(error.what, where=origins, do=do, **error.fields) from error
+
+
+def _unknown(group: Sequence[SampleLike], what: str) -> str:
+    """Say that a lookup failed on a token that the model does not have; "" where it may be a position as well."""
+    index = _BEYOND.search(what)
+    if index is None:
+        return ""
+    token = int(index[1])
+    known = any(token in np.atleast_1d(sample.feed.get("input_ids", ())) for sample in group)
+    told = f"the model has no token {token}: give --tokenizer its own (text.tokenizer)"
+    return told if known and token > _tokens(group) + 1 else ""  # positions may begin with 2
+
+
+def _tokens(group: Sequence[SampleLike]) -> int:
+    return max((np.atleast_1d(sample.feed.get("input_ids", ())).shape[-1] for sample in group), default=0)
 
 
 def _cut(group: Sequence[SampleLike]) -> str:
     """Say how to cut text, of which a model takes as many tokens as it has positions; "" for samples of other kinds."""
-    tokens = max((np.atleast_1d(sample.feed.get("input_ids", ())).shape[-1] for sample in group), default=0)
+    tokens = _tokens(group)
     return (
         f"it has {tokens} tokens: if the model takes fewer, give --max-length (text.max_length)" if tokens > 1 else ""
     )

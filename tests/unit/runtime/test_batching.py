@@ -79,6 +79,18 @@ def test_a_failed_inference_on_text_says_how_to_cut_it(dims, shape):
     assert caught.value.do == "it has 6 tokens: if the model takes fewer, give --max-length (text.max_length)"
 
 
+def test_a_token_that_the_model_has_not_is_told_as_that():
+    proto = onnx.parser.parse_model(
+        """<ir_version: 8, opset_import: ["" : 17]>
+        g (int64[batch, tokens] input_ids) => (float[batch, tokens] y) <float[20] words> { y = Gather (words, input_ids) }"""
+    )
+    proto.graph.initializer.append(onnx.numpy_helper.from_array(np.zeros(20, np.float32), "words"))
+    texts = [FakeSample({"input_ids": np.array([[1, 82, 3]])}, "a.txt, line 1")]
+    with pytest.raises(DataError, match="line 1: inference failed") as caught:
+        list(run_samples(Session(proto), signature_of(proto), texts))
+    assert caught.value.do == "the model has no token 82: give --tokenizer its own (text.tokenizer)"
+
+
 def test_padding_repeats_the_last_sample():
     feed = make_feed(signature_of(model("4")), samples(2))
     assert feed["x"][:, 0].tolist() == [0, 1, 1, 1]
