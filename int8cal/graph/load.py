@@ -150,10 +150,13 @@ def _unreadable_data(path: Path, files: Sequence[Path], error: Exception) -> Mod
     at_fault = [file for file in files if not file.exists()] or files
     listed = ", ".join(_shortened(file.relative_to(path.parent).as_posix()) for file in at_fault[:3])
     linked = "link" in str(error)  # onnx says so of symbolic and of hard ones
+    do = f"put the whole data file {'itself, not a link to it, ' if linked else ''}beside the model"
+    if path.is_symlink() and not any(file.exists() for file in at_fault):
+        do = f"the model is a link: give what it leads to, {path.resolve()}, or link its data files, too"
     return ModelError(
         f"its external data cannot be read ({listed or error})",
         where=str(path),
-        do=f"put the whole data file {'itself, not a link to it, ' if linked else ''}beside the model",
+        do=do,
         path=path,
     )
 

@@ -87,6 +87,18 @@ def test_damaged_external_data_is_named(model, tmp_path, damage):
         load_model(path)
 
 
+def test_a_link_to_a_model_whose_data_lie_elsewhere_is_told(model, tmp_path):
+    (tmp_path / "real").mkdir()
+    onnx.save(model, tmp_path / "real" / "m.onnx", save_as_external_data=True, location="w.bin", size_threshold=0)
+    (tmp_path / "m.onnx").symlink_to("real/m.onnx")
+    with pytest.raises(ModelError, match=r"\(w\.bin\)") as caught:
+        load_model(tmp_path / "m.onnx")
+    real = (tmp_path / "real" / "m.onnx").resolve()
+    assert caught.value.do == f"the model is a link: give what it leads to, {real}, or link its data files, too"
+    (tmp_path / "w.bin").symlink_to("real/w.bin")
+    assert load_model(tmp_path / "m.onnx") == load_model(real)
+
+
 def test_of_several_data_files_the_missing_one_is_named_with_its_folder(model, tmp_path):
     (tmp_path / "sub").mkdir()
     for tensor, name in zip(model.graph.initializer, ("a.bin", "sub/b.bin"), strict=True):
