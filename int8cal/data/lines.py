@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 _TEXT = "text"  # what the one column of a .txt is called
 _DELIMITERS = {".csv": ",", ".tsv": "\t"}
+_OTHER_DELIMITERS = (";", "\t", "|", ",")  # of spreadsheets and databases; none of them stands in a name of a column
 
 # A row and the line that it begins in; an error in place of a row is told when its turn comes.
 Row = tuple[int, "dict[str, Any] | DataError"]
@@ -210,6 +211,11 @@ def _cells(path: Path, delimiter: str, *, bare: bool) -> Iterator[Row]:
                 what = "the first line must name the columns, each by a name of its own"
                 index = ", or leave out the column of row numbers (index=False of pandas)" if not names[0] else ""
                 raise DataError(what, where=_place(path, begin), do=f"add such a line{index}", line=begin)
+            other = next((mark for mark in _OTHER_DELIMITERS if len(names) == 1 and mark in names[0]), None)
+            if other is not None:
+                what = f'the first line is one column, "{names[0]}": cells seem to end with {other!r} there'
+                do = "separate them by commas, or by tabs in a .tsv"
+                raise DataError(what, where=_place(path, begin), do=do, line=begin)
         elif len(cells) != len(names):
             what = f"{len(cells)} cells, the columns are {len(names)}: {', '.join(names)}"
             yield begin, unreadable(_place(path, begin), what)

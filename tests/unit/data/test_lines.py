@@ -62,6 +62,12 @@ def test_objects_of_a_jsonl_keep_their_values(tmp_path):
         ("a.csv", b"x,y\n1,2\n\n3\n", "line 4: cannot be read: 1 cells, the columns are 2: x, y"),
         ("a.tsv", b"x\ty\na\tb\nc\n", "line 3: cannot be read: 1 cells"),
         ("a.csv", b'x,y\n"a,b\n', "line 2: cannot be read: unexpected end of data"),
+        (
+            "a.csv",
+            b"text;label\na, b;1\n",
+            "line 1: the first line is one column, \"text;label\": cells seem to end with ';'",
+        ),
+        ("a.tsv", b"text,label\na,1\n", "line 1: the first line is one column"),
         ("a.csv", b"x,x\n1,2\n", "line 1: the first line must name the columns, each by a name of its own"),
     ],
 )
