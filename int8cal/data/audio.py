@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
     from int8cal.numerics import Array
 
 _WHERE = "data.preprocess.audio"
+_SIZES = re.compile(r"^data : (\d+) \(should be (\d+)\)", re.MULTILINE)  # of the chunk in a WAV: said, there
+_UNKNOWN_SIZE = 0x7FFF_0000  # from here on said by writers that cannot go back to the header
 _FRAMES_PER_BYTE = 8192  # silence in FLAC takes a byte for fewer
 
 
@@ -223,6 +226,10 @@ def open_sound(source: Path | bytes, name: str) -> Sound:
     size = len(source) if isinstance(source, bytes) else source.stat().st_size
     if info.frames > _FRAMES_PER_BYTE * size:
         raise unreadable(name, f"its header claims {info.frames} frames, more than {size} bytes hold")
+    cut = _SIZES.search(info.extra_info)
+    missing = int(cut[1]) - int(cut[2]) if cut and int(cut[1]) < _UNKNOWN_SIZE else 0
+    if missing > 1:  # one may be the byte that makes the size even
+        raise unreadable(name, f"{missing} bytes are missing at its end")
     return Sound(name, source, int(info.samplerate), int(info.frames), int(info.channels))
 
 

@@ -162,6 +162,18 @@ def test_transcripts_beside_sounds_are_left_alone(tmp_path, signature, feeds, so
     assert len(list(feeds(tmp_path, signature(x=("N", "T")), preprocess=audio()))) == 1
 
 
+def test_a_wav_that_is_cut_off_is_no_shorter_sound(tmp_path, signature, feeds, sound):
+    sound("a.wav")
+    whole = (tmp_path / "a.wav").read_bytes()
+    (tmp_path / "a.wav").write_bytes(whole[:-500])
+    with pytest.raises(DataError, match=r"a\.wav: cannot be read: 500 bytes are missing at its end"):
+        feeds(tmp_path, signature(x=("N", "T")), preprocess=audio())
+    # who writes to a pipe cannot know the size
+    (tmp_path / "a.wav").write_bytes(whole[:4] + b"\xff" * 4 + whole[8:40] + b"\xff" * 4 + whole[44:])
+    (sample,) = feeds(tmp_path, signature(x=("N", "T")), preprocess=audio())
+    assert sample.feed["x"].shape == (1, 1000)
+
+
 def test_damaged_files_are_named_or_skipped(tmp_path, signature, feeds, sound):
     sound("good.wav")
     sound("short.wav", 50)
