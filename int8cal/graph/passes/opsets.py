@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 OPSET_OF_16_BITS, IR_OF_16_BITS = 21, 10  # QuantizeLinear to uint16
 MAX_OPSET = 27  # opset 28 has other QuantizeLinear and DequantizeLinear, which onnxruntime 1.32 has no kernel for
 
+_NEEDS_SIZES = re.compile("assertNotParams|assertInputsAvailable")  # of onnx's converter, for ops that broadcast
 _LARGEST = 2**31 - 1  # that onnx can be asked about
 
 
@@ -50,7 +52,10 @@ def raise_opset(model: onnx.ModelProto, opset: int, where: str, least: int) -> o
         _require_sound(model, opset)
         raised = _converted(model, least)
     except Exception as error:  # noqa: BLE001 - the converter raises RuntimeError and ValidationError of several kinds
-        _refuse(opset, least, where, next(iter(str(error).strip().splitlines()), type(error).__name__)[:200], error)
+        why = next(iter(str(error).strip().splitlines()), type(error).__name__)[:200]
+        if _NEEDS_SIZES.search(why):
+            why = "below opset 7 that takes tensors of fixed sizes, and not all are; a batch of 1 may do"
+        _refuse(opset, least, where, why, error)
     if least >= OPSET_OF_16_BITS:
         raised.ir_version = max(raised.ir_version, IR_OF_16_BITS)
     changed: dict[str, Write] = {"Hardmax": _flat_hardmax} if opset < 13 else {}

@@ -114,6 +114,17 @@ def test_slopes_of_opset_6_belong_to_channels_whatever_the_last_axis_is():
         normalize(model, "net")
 
 
+def test_what_broadcasts_below_opset_7_needs_fixed_sizes():
+    text = "g ({0} x) => ({0} y) <float[4,4] w = {{{1}}}, float[4] b = {{0, 0, 0, 0}}> {{ y = Gemm <broadcast = 1> (x, w, b) }}"
+    text = f'<ir_version: 3, opset_import: ["" : 6]> {text}'
+    ones = ", ".join(["1"] * 16)
+    normalize(onnx.parser.parse_model(text.format("float[1,4]", ones)), "net")
+    with pytest.raises(
+        ModelError, match="opset 6 cannot be raised to 13: below opset 7 that takes tensors of fixed sizes"
+    ):
+        normalize(onnx.parser.parse_model(text.format("float[N,4]", ones)), "net")
+
+
 def test_scan_of_opset_8_is_refused():
     scan = "Scan <num_scan_inputs = 1, body = step (float[3] s) => (float[3] o) { o = Relu (s) }> (x, x)"
     net = f"net (float[2,4,3] x) => (float[2,4,3] y) {{ y = {scan} }}"
