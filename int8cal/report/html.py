@@ -142,9 +142,11 @@ def _grouped(document: Document) -> list[tuple[str, list[Headline]]]:
     figures = [_short(item) if item.label == "Fastest here" else item for item in reading.headlines(document)]
     safety = [item for item in figures if item.label == _SAFETY]
     good = [item for item in figures if item.label not in (*_COST, _SAFETY)]
-    decided = tables.decision_headline(document) if document.metrics.agreement is None else None
+    embeddings = reading.only_embeddings(document)
+    decided = tables.decision_headline(document) if embeddings or document.metrics.agreement is None else None
     if decided is not None:  # of outputs that are no row of class scores, in the place of what these have
-        good = [decided, *(item for item in good if item.measured or item.about not in _OF_CLASSES)]
+        classes = [item for item in good if item.about in _OF_CLASSES and (embeddings or not item.measured)]
+        good = [decided, *(item for item in good if item not in classes)]
     cost = sorted((item for item in figures if item.label in _COST), key=lambda item: _COST.index(item.label))
     return [
         ("Is it good enough?", good),

@@ -180,6 +180,12 @@ def verdict(document: Document, *, complete: bool = True) -> tuple[Phrase, ...]:
     return (*(Phrase("doubt", text, "poor") for text in doubts), *faulty, _of_gates(document), *worse)
 
 
+def only_embeddings(document: Document) -> bool:
+    """Whether the outputs are embeddings, without labels: neighbours decide there, and no largest value does."""
+    kinds = {each.kind for output in document.outputs.values() for each in output.decisions}
+    return kinds == {"embedding"} and document.metrics.top1 is None
+
+
 def _all_float(document: Document) -> bool:
     found = document.fusion
     return (
@@ -192,7 +198,7 @@ def _all_float(document: Document) -> bool:
 def _unlike(document: Document) -> list[str]:
     """Say that the int8 model gives something else than the FP32 model; nothing where noise may be the cause."""
     metrics, told = document.metrics, list[str]()
-    agreeing = ends(metrics.agreement_ci95)
+    agreeing = None if only_embeddings(document) else ends(metrics.agreement_ci95)
     if metrics.sqnr_db is not None and metrics.sqnr_db < _UNLIKE_DB:
         told.append(f"SQNR {wording.decibel(metrics.sqnr_db)}")
     if agreeing is not None and agreeing[1] < _UNLIKE_AGREEMENT:

@@ -15,6 +15,7 @@ from int8cal.report.reading import (
     faults,
     headlines,
     nothing_to_compare,
+    only_embeddings,
     surely_told,
     told_gates,
     verdict,
@@ -171,8 +172,9 @@ def _of(rank: int, label: str, told: Sequence[str], band: str = "") -> _Row | No
 def _accuracy(document: Document, *, asides: bool = True) -> str:
     if nothing_to_compare(document):
         return NOTHING
+    about = [name for name in _ACCURACY if name != "agreement" or not only_embeddings(document)]
     found = sorted(
-        (each for each in headlines(document) if each.about in _ACCURACY), key=lambda each: _ACCURACY.index(each.about)
+        (each for each in headlines(document) if each.about in about), key=lambda each: about.index(each.about)
     )
     decided = decision_headline(document)
     if decided is not None and len(document.outputs) == 1:

@@ -68,6 +68,21 @@ def test_what_decides_stands_in_the_page_where_agreement_would(detector):
     assert not any(each in cards for each in ("Agreement", "Top-1 drop", "not measured"))
 
 
+def test_the_largest_value_of_an_embedding_is_no_class_where_the_samples_have_no_labels(report):
+    neighbours = (decision("neighbour_recall1", 0.97, (0.96, 0.98), "embedding"),)
+    outputs = {"e": OutputMetrics(sqnr_db=20.0, cosine=0.9, sqnr_db_ci95=(19.0, 21.0), decisions=neighbours)}
+    metrics = replace(report.evaluation.metrics, agreement=0.5, agreement_ci95=(0.4, 0.6), top1=None, top5=None)
+    found = replace(report, evaluation=replace(report.evaluation, metrics=metrics, outputs=outputs))
+    (accuracy,) = (line for line in summary_lines(found) if line.startswith("Accuracy"))
+    assert accuracy.startswith("Accuracy  Nearest neighbour kept 0.9700, SQNR ")
+    assert "outputs are not the FP32 model's" not in summary_lines(found)[0]
+    cards = report_to_html(found).partition("Is it good enough?")[2].partition("Is it faster")[0]
+    assert cards.index("Nearest neighbour kept") < cards.index("SQNR")
+    assert "Agreement" not in cards
+    labelled = replace(found, evaluation=replace(found.evaluation, metrics=report.evaluation.metrics))
+    assert any("Agreement" in line for line in summary_lines(labelled))
+
+
 def test_decisions_are_read_back_as_written(detector):
     content = json_of(detector)
     assert content["outputs"]["out"]["decisions"][0] == {
