@@ -87,7 +87,7 @@ def _page(report: Report, document: Document, histograms: list[dict[str, Any] | 
         "weight_scale": plots.weight_scale(document),
         "speed": speed,
         "speed_text": speed_text,
-        "settings": reading.setting_rows({key: value for key, value in document.settings.items() if key != "versions"}),
+        "settings": reading.shown_settings(document),
     }
 
 

@@ -22,9 +22,10 @@ from int8cal.report.reading import (
     int8_name,
     name_of,
     origin_rows,
-    setting_rows,
+    shown_settings,
     told_gates,
     verdict,
+    version_rows,
 )
 from int8cal.report.tables import (
     DECISION_HEADS,
@@ -300,7 +301,8 @@ def _with_table(text: str, table_below: str) -> str:
 
 
 def _settings(document: Document) -> str:
-    rows = [[code(name), code(value)] for name, value in setting_rows(document.settings)]
+    versions = [(f"versions.{name}", version) for name, version in version_rows(document)]
+    rows = [[code(name), code(value)] for name, value in [*shown_settings(document), *versions]]
     return long_table(["setting", "value"], rows, most=_SETTINGS, room=8_000)
 
 

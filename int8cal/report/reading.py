@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 NOTHING = "every output is zero on every sample, in both models: this says nothing about the int8 model"
 _NAMED = 3  # outputs in one line
+_JUDGED_ON, _AS_DATA = "evaluation.data.", "as data"
 # Ends of an interval. One that holds 1 and is this wide holds a model half as fast again and one by a third slower: it
 # says nothing. Where the ends are closer than _CLOSE, the figure between them is off by an eighth at most.
 _NOTHING_SAID, _CLOSE = 2.0, 1.25
@@ -135,6 +136,29 @@ def setting_rows(part: Mapping[str, object], prefix: str = "") -> list[tuple[str
         else:
             rows.append((name, _setting(value)))
     return rows
+
+
+def shown_settings(document: Document) -> list[tuple[str, str]]:
+    """Turn the settings into rows that say each thing once, for people; report.json has all of them.
+
+    Preprocessing stands in the settings of the data, of the evaluation's data and of the table: shown are the data's,
+    of the others what differs, and of all of them what is declared.
+    """
+    settings = {key: value for key, value in document.settings.items() if key != "versions"}
+    rows = [row for row in setting_rows(settings) if not (row[1] == "none" and "preprocess." in row[0])]
+    known = {name.removeprefix("data."): value for name, value in rows if name.startswith("data.")}
+    judged = [(name, value) for name, value in rows if name.startswith(_JUDGED_ON)]
+    differing = [row for row in judged if known.get(row[0].removeprefix(_JUDGED_ON)) != row[1]]
+    alike = [(_JUDGED_ON[:-1], f"{_AS_DATA}{', but for what follows' if differing else ''}")]
+    shown = list[tuple[str, str]]()
+    for name, value in rows:
+        if judged and name == judged[0][0]:
+            shown += [*(alike if len(differing) < len(judged) else []), *differing]
+        elif name.startswith("preprocess.") and known.get(name) == value:
+            continue
+        elif (name, value) not in judged:
+            shown.append((name, value))
+    return shown
 
 
 def _setting(value: object) -> str:

@@ -27,6 +27,28 @@ def with_evaluation(report, **changes):
     return replace(report, evaluation=replace(report.evaluation, **changes))
 
 
+def test_settings_say_each_thing_once(report):
+    image = {"resize": 224, "crop": None}
+    data = {"path": "calib", "preprocess": image, "seed": 0}
+    settings = {"data": data, "evaluation": {"data": dict(data), "metric": "f1"}, "preprocess": image, "exclude": []}
+    text = report_to_markdown(replace(report, settings=settings))
+    rows = [("data.path", "calib"), ("data.preprocess.resize", "224"), ("data.seed", "0")]
+    rest = [("evaluation.metric", "f1"), ("exclude", "none")]
+
+    def told(rows):
+        return "\n".join(f"| `{name}` | `{value}` |" for name, value in rows)
+
+    assert told([*rows, ("evaluation.data", "as data"), *rest]) in text
+    settings["evaluation"]["data"] |= {"path": "eval"}
+    text = report_to_markdown(replace(report, settings=settings))
+    differing = [("evaluation.data", "as data, but for what follows"), ("evaluation.data.path", "eval")]
+    assert told([*rows, *differing, *rest]) in text
+    del settings["data"]
+    text = report_to_markdown(replace(report, settings=settings))
+    assert told([("evaluation.data.path", "eval"), ("evaluation.data.preprocess.resize", "224")]) in text
+    assert told([("preprocess.resize", "224")]) in text
+
+
 def table_after(text, title):
     part = text[text.index(f"<summary>{title}") :].split("</details>")[0]
     rows = [line for line in part.splitlines() if line.startswith("|")]
