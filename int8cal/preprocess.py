@@ -187,6 +187,19 @@ class Preprocess:
             group="Data",
         ),
     ] = None
+    letterbox: Annotated[
+        int | None,
+        Option(
+            "Grey value 0..255 that fills `resize` where an image of another shape is fitted into it whole, centred "
+            "(letterbox; 114 is common for detectors); null for no such filling.",
+            flag="--letterbox",
+            help="Fit whole images into --resize, and fill the rest with this grey (114 is common for detectors).",
+            metavar="GREY",
+            group="Data",
+            ge=0,
+            le=255,
+        ),
+    ] = None
     crop: Annotated[
         SideLengths | None,
         Option(
@@ -278,7 +291,7 @@ class NamedSet:
 _IMAGENET = {"mean": [0.485, 0.456, 0.406], "std": [0.229, 0.224, 0.225]}
 SETS: dict[SetName, NamedSet] = {
     "imagenet": NamedSet(
-        {"resize": 256, "crop": 224, "color": "RGB", "scale": 1 / 255, **_IMAGENET},
+        {"resize": 256, "letterbox": None, "crop": 224, "color": "RGB", "scale": 1 / 255, **_IMAGENET},
         "torchvision's classifiers with their first weights (IMAGENET1K_V1), and many others trained on ImageNet; "
         "those for other sizes need their own resize and crop",
         "torchvision.transforms._presets.ImageClassification(crop_size=224)",
@@ -286,6 +299,7 @@ SETS: dict[SetName, NamedSet] = {
     "clip": NamedSet(
         {
             "resize": 224,
+            "letterbox": None,
             "crop": 224,
             "color": "RGB",
             "scale": 1 / 255,
@@ -296,12 +310,20 @@ SETS: dict[SetName, NamedSet] = {
         "openai/CLIP, clip/clip.py, _transform",
     ),
     "vit": NamedSet(
-        {"resize": [224, 224], "crop": None, "color": "RGB", "scale": 1 / 255, "mean": [0.5], "std": [0.5]},
+        {
+            "resize": [224, 224],
+            "letterbox": None,
+            "crop": None,
+            "color": "RGB",
+            "scale": 1 / 255,
+            "mean": [0.5],
+            "std": [0.5],
+        },
         "Google's ViT as on the Hugging Face hub: resized to 224 x 224, whatever that does to the aspect, values -1..1",
         "google/vit-base-patch16-224, preprocessor_config.json",
     ),
     "tf": NamedSet(
-        {"resize": 256, "crop": 224, "color": "RGB", "scale": 2 / 255, "mean": [1.0], "std": []},
+        {"resize": 256, "letterbox": None, "crop": 224, "color": "RGB", "scale": 2 / 255, "mean": [1.0], "std": []},
         "values -1..1 in RGB, as Keras's MobileNet, Inception and Xception take them; Keras leaves the size to you, "
         "Inception and Xception want a crop of 299",
         'keras.applications.imagenet_utils.preprocess_input(mode="tf")',
@@ -309,6 +331,7 @@ SETS: dict[SetName, NamedSet] = {
     "caffe": NamedSet(
         {
             "resize": 256,
+            "letterbox": None,
             "crop": 224,
             "color": "BGR",
             "scale": 1.0,
@@ -320,10 +343,18 @@ SETS: dict[SetName, NamedSet] = {
         'keras.applications.imagenet_utils.preprocess_input(mode="caffe")',
     ),
     "yolo": NamedSet(
-        {"resize": [640, 640], "crop": None, "color": "RGB", "scale": 1 / 255, "mean": [], "std": []},
-        "values 0..1 in RGB for YOLOv5 and later by Ultralytics. They keep the aspect and pad with grey (letterbox); "
-        "here images are resized to 640 x 640 without padding, which changes the aspect of those that are no squares",
-        "ultralytics/ultralytics, engine/predictor.py, preprocess",
+        {
+            "resize": [640, 640],
+            "letterbox": 114,
+            "crop": None,
+            "color": "RGB",
+            "scale": 1 / 255,
+            "mean": [],
+            "std": [],
+        },
+        "values 0..1 in RGB for YOLOv5 and later by Ultralytics, fitted into 640 x 640 and filled up with grey "
+        "(letterbox); models of another size need their own resize beside it",
+        "ultralytics/ultralytics, data/augment.py, LetterBox",
     ),
 }
 

@@ -163,6 +163,7 @@ def _images(image: ImagePlan) -> list[str]:
         lines += [
             _line(f"    resize: {height}", "the shorter side; many classifiers resize to more, then crop"),
             _line(f"    crop: {height}", "from the centre"),
+            _line("    # letterbox: 114", "in place of crop for most detectors: whole images, filled up with grey"),
         ]
     elif isinstance(height, int) and isinstance(width, int):
         lines.append(_line(f"    resize: [{height}, {width}]", "height, width"))

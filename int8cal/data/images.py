@@ -70,7 +70,10 @@ class ImagePlan:
         """Tell what to add to the preprocessing so that images get the model's size."""
         height, width = self.size
         if isinstance(height, int) and height == width:
-            return f"give --resize {height} --crop {height} (data.preprocess in a YAML)"
+            if self.preprocess.letterbox is not None:
+                return f"give --resize {height} (data.preprocess.resize in a YAML)"
+            detectors = f"for most detectors --resize {height} --letterbox 114"
+            return f"give --resize {height} --crop {height}, {detectors} (data.preprocess in a YAML)"
         if isinstance(height, int) and isinstance(width, int):
             return f"give --resize {height}x{width} (data.preprocess in a YAML)"
         return "give --resize or --crop (data.preprocess in a YAML)"
@@ -96,8 +99,14 @@ def plan_images(signature: Signature, preprocess: Preprocess | None, where: str)
     color = _color(channels, layout, spec, chosen, where)
     _check_values(chosen, 1 if color == "GRAY" else 3, spec)
     plan = ImagePlan(signature, chosen, color, layout)
+    if chosen.letterbox is not None and (chosen.resize is None or chosen.crop is not None):
+        raise ConfigError(
+            "letterbox fits images into the size of resize, and leaves nothing to crop",
+            where=_WHERE,
+            do="give resize (--resize) with it, and no crop (--crop)",
+        )
     final = chosen.crop if chosen.crop is not None else chosen.resize
-    if final is not None and not (isinstance(final, int) and chosen.crop is None):
+    if final is not None and not (isinstance(final, int) and chosen.crop is None and chosen.letterbox is None):
         pair = (final, final) if isinstance(final, int) else tuple(final)
         if any(isinstance(dim, int) and dim != side for dim, side in zip(plan.size, pair, strict=True)):
             raise ConfigError(
@@ -293,9 +302,11 @@ def _require_content(file: ImageFile, name: str) -> None:
 def _sized(image: Image, plan: ImagePlan, name: str) -> Image:
     from PIL.Image import MAX_IMAGE_PIXELS, Resampling
 
-    resize, crop = plan.preprocess.resize, plan.preprocess.crop
+    resize, crop, grey = plan.preprocess.resize, plan.preprocess.crop, plan.preprocess.letterbox
     if resize is not None:
-        if isinstance(resize, int):
+        if grey is not None:
+            size = _fitted(image.size, resize)
+        elif isinstance(resize, int):
             width, height = image.size
             # the longer side is cut to whole pixels, as torchvision does
             size = (resize, resize * height // width) if width <= height else (resize * width // height, resize)
@@ -311,6 +322,8 @@ def _sized(image: Image, plan: ImagePlan, name: str) -> Image:
             )
         if size != image.size:
             image = image.resize(size, Resampling.BILINEAR)
+        if grey is not None:
+            image = _letterboxed(image, resize, grey)
     if crop is not None:
         width, height = image.size
         crop_height, crop_width = (crop, crop) if isinstance(crop, int) else crop
@@ -323,6 +336,28 @@ def _sized(image: Image, plan: ImagePlan, name: str) -> Image:
         left, top = round((width - crop_width) / 2), round((height - crop_height) / 2)
         image = image.crop((left, top, left + crop_width, top + crop_height))
     return image
+
+
+def _fitted(size: tuple[int, int], box: int | tuple[int, int]) -> tuple[int, int]:
+    """Return width and height of the largest image of this aspect inside a box, as Ultralytics rounds them.
+
+    Args:
+        size: (width, height) of the image.
+        box: Side of a square, or (height, width).
+    """
+    height, width = (box, box) if isinstance(box, int) else box
+    ratio = min(height / size[1], width / size[0])
+    return max(round(size[0] * ratio), 1), max(round(size[1] * ratio), 1)
+
+
+def _letterboxed(image: Image, box: int | tuple[int, int], grey: int) -> Image:
+    """Put an image into the middle of a grey box; an odd pixel that is left over goes to the right and the bottom."""
+    from PIL import Image as Images
+
+    height, width = (box, box) if isinstance(box, int) else box
+    whole = Images.new(image.mode, (width, height), grey if image.mode == "L" else (grey,) * 3)
+    whole.paste(image, ((width - image.width) // 2, (height - image.height) // 2))
+    return whole
 
 
 def _pixels(image: Image, plan: ImagePlan) -> Array:

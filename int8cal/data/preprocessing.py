@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from int8cal.data.sample import Feed
     from int8cal.graph.signature import Signature
 
-_OTHERS = ("text", "audio", "fill")  # keys that are not about images
+_LEFT_OUT = ("letterbox", "text", "audio", "fill")  # keys that tables lack where nothing is declared
 
 
 def of_images(preprocess: Preprocess) -> bool:
@@ -45,7 +45,7 @@ def recorded(preprocess: Preprocess, model: Path) -> dict[str, Any]:
     if preprocess.text is not None and preprocess.text.tokenizer:
         text = with_tokenizer_hash(preprocess.text)
         known = replace(preprocess, text=replace(text, tokenizer=_beside(text.tokenizer, model)))
-    return {key: value for key, value in asdict(known).items() if key not in _OTHERS or value}
+    return {key: value for key, value in asdict(known).items() if key not in _LEFT_OUT or value not in (None, {})}
 
 
 def _beside(tokenizer: str, model: Path) -> str:

@@ -112,9 +112,9 @@ def test_options_about_preprocessing_win_one_by_one_over_the_yaml(here, pipeline
     given = ("--scale", "1/255", "--crop", "5x7")
     assert used(*PAIR, *given) == Preprocess(crop=(5, 7), scale=1 / 255)
     assert used(*PAIR, *given, "--config", "job.yaml") == Preprocess(crop=(5, 7), scale=1 / 255, mean=(1.0, 2.0, 3.0))
-    assert used(*PAIR, *given, "--config", "own.yaml") == Preprocess(9, (5, 7), scale=1 / 255, std=(2.0,))
+    assert used(*PAIR, *given, "--config", "own.yaml") == Preprocess(9, crop=(5, 7), scale=1 / 255, std=(2.0,))
     assert used(*PAIR[:3], "--preprocess", "tf", "--config", "own.yaml") == Preprocess(
-        256, 224, "RGB", scale=2 / 255, mean=(1.0,)
+        256, None, 224, "RGB", scale=2 / 255, mean=(1.0,)
     )
 
 

@@ -144,7 +144,7 @@ def test_evaluation_data_inherits_preprocessing_unless_it_has_its_own(load):
 def test_a_named_set_of_preprocessing_is_put_in_place_and_keys_beside_it_win(load):
     (plain,) = load("model: m\ndata: {path: d, preprocess: imagenet}\n")
     assert plain.data.preprocess == Preprocess(
-        256, 224, "RGB", None, 1 / 255, (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+        256, None, 224, "RGB", None, 1 / 255, (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
     )
     (job,) = load("model: m\ndata: {path: d, preprocess: {set: imagenet, resize: [300, 200], std: []}}\n")
     assert job.data.preprocess == replace(plain.data.preprocess, resize=(300, 200), std=())
@@ -157,7 +157,7 @@ def test_a_named_set_replaces_what_an_earlier_layer_says_and_later_keys_win_over
     defaults = "defaults: {model: m, data: {path: d, preprocess: {set: clip, layout: NHWC}}, output: {dir: '{name}'}}\n"
     jobs = "jobs: [{name: a, data: {preprocess: yolo}}, {name: b, data: {preprocess: {crop: 100}}}]\n"
     first, second = (job.data.preprocess for job in load(defaults + jobs))
-    assert first == Preprocess((640, 640), None, "RGB", "NHWC", 1 / 255)
+    assert first == Preprocess((640, 640), 114, None, "RGB", "NHWC", 1 / 255)
     assert (second.resize, second.crop, second.mean[0]) == (224, 100, 0.48145466)
     (job,) = load("model: m\ndata: {path: d, preprocess: clip}\n", {"data.preprocess.set": "tf"})
     assert (job.data.preprocess.scale, job.data.preprocess.mean, job.data.preprocess.std) == (2 / 255, (1.0,), ())

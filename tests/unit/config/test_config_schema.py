@@ -25,7 +25,9 @@ output: {dir: out, overwrite: true}
 
 def test_the_documented_example_loads_field_by_field(load):
     (job,) = load(CONTRACT)
-    preprocess = Preprocess(256, 224, "RGB", "NCHW", 0.00392156862745098, (0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
+    preprocess = Preprocess(
+        256, None, 224, "RGB", "NCHW", 0.00392156862745098, (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+    )
     assert job.data == DataSettings("photos/train", samples=512, preprocess=preprocess)
     assert job.calibration == CalibrationSettings("auto", 99.99)
     assert job.quantization.weights == "paired"

@@ -87,6 +87,26 @@ def test_resize_of_an_upright_image_sets_its_width(tmp_path, signature, feeds, p
     assert values.shape == (1, 3, 20, 10)
 
 
+@pytest.mark.parametrize(
+    ("size", "inner", "at"), [((20, 10), (8, 4), (0, 2)), ((10, 40), (2, 8), (3, 0)), ((16, 14), (8, 7), (0, 0))]
+)
+def test_a_letterbox_keeps_the_aspect_and_fills_both_sides_with_grey(tmp_path, rgb, feeds, paint, size, inner, at):
+    path = paint(tmp_path / "a.png", size=size)
+    values = _one(feeds(path, rgb, preprocess=Preprocess(resize=8, letterbox=114)))
+    expected = Image.new("RGB", (8, 8), (114, 114, 114))
+    expected.paste(Image.open(path).convert("RGB").resize(inner, Image.Resampling.BILINEAR), at)
+    np.testing.assert_array_equal(values[0].transpose(1, 2, 0), np.asarray(expected, np.float32))
+
+
+@pytest.mark.parametrize("declared", [{"letterbox": 0}, {"letterbox": 114, "resize": 8, "crop": 8}])
+def test_a_letterbox_needs_a_size_and_leaves_nothing_to_crop(tmp_path, rgb, feeds, paint, declared):
+    paint(tmp_path / "a.png")
+    with pytest.raises(ConfigError, match="letterbox fits images into the size of resize"):
+        feeds(tmp_path, rgb, preprocess=Preprocess(**declared))
+    with pytest.raises(ConfigError, match=r"gives images of 7 x 7.*; give --resize 8 \("):
+        feeds(tmp_path, rgb, preprocess=Preprocess(resize=7, letterbox=114))
+
+
 def test_pair_resizes_exactly_as_height_and_width(tmp_path, signature, feeds, paint):
     path = paint(tmp_path / "a.png", size=(40, 20))
     values = _one(feeds(path, signature(x=("N", 3, 6, 12)), preprocess=Preprocess(resize=(6, 12))))
@@ -99,7 +119,9 @@ def test_wrong_size_says_what_to_add(tmp_path, rgb, feeds, paint):
         list(feeds(path, rgb))
     text = str(caught.value)
     assert 'a.png: input "x" has shape (1, 3, 8, 9), the model expects (N, 3, 8, 8)' in text
-    assert text.endswith("give --resize 8 --crop 8 (data.preprocess in a YAML)")
+    assert text.endswith(
+        "give --resize 8 --crop 8, for most detectors --resize 8 --letterbox 114 (data.preprocess in a YAML)"
+    )
 
 
 def test_wrong_size_of_an_oblong_input_asks_for_a_pair(tmp_path, signature, feeds, paint):
