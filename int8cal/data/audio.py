@@ -13,6 +13,7 @@ from int8cal.data.fit import shape_text, take_row
 from int8cal.data.sample import Fitted, row_name, unreadable
 from int8cal.errors import ConfigError, DataError
 from int8cal.extras import extra_hint
+from int8cal.phrases import counted
 from int8cal.preprocess import AudioPreprocess
 
 if TYPE_CHECKING:
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 _WHERE = "data.preprocess.audio"
 _SIZES = re.compile(r"^data : (\d+) \(should be (\d+)\)", re.MULTILINE)  # of the chunk in a WAV: said, there
 _UNKNOWN_SIZE = 0x7FFF_0000  # from here on said by writers that cannot go back to the header
+_MOST_CHANNELS = 8  # of a sound; an input of more takes features
 _FRAMES_PER_BYTE = 8192  # silence in FLAC takes a byte for fewer
 
 
@@ -68,9 +70,17 @@ class AudioPlan:
                 do=f"convert it, or give --resample (resample: true under {_WHERE})",
             )
         if sound.channels != self.channels and (chosen.channels is None or self.channels != 1):
+            has = counted(sound.channels, "channel")
+            if self.channels > _MOST_CHANNELS:
+                raise DataError(
+                    f'has {has} of sound, and input "{self.spec.name}" takes {self.channels} in each frame: features '
+                    "such as a spectrogram, it seems, which int8cal does not compute",
+                    where=sound.name,
+                    do="give a function that makes them as in training, or .npy or .npz files of them",
+                )
             option = f"give --audio-channels mean or first (channels under {_WHERE})"
             do = option if self.channels == 1 else "convert it"
-            raise DataError(f"has {sound.channels} channels, the model takes {self.channels}", where=sound.name, do=do)
+            raise DataError(f"has {has}, the model takes {self.channels}", where=sound.name, do=do)
         frames = self.frames(sound)
         if chosen.length is None or chosen.hop is None:
             if frames == 0:

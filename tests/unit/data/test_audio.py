@@ -96,6 +96,15 @@ def test_rates_are_declared_and_checked(tmp_path, signature, feeds, sound):
         feeds(tmp_path, model, preprocess=audio(rate=16000))
 
 
+def test_a_model_of_features_is_not_asked_for_other_sounds(tmp_path, signature, feeds, sound):
+    sound("a.wav")
+    takes = r'has 1 channel of sound, and input "x" takes 40 in each frame: features such as a spectrogram.*function'
+    with pytest.raises(DataError, match=takes):
+        list(feeds(tmp_path, signature(x=("N", 40, 98)), preprocess=audio()))
+    with pytest.raises(DataError, match=r"has 1 channel, the model takes 2; convert it"):
+        list(feeds(tmp_path, signature(x=("N", 2, 500)), preprocess=audio()))
+
+
 def test_resampling_where_it_is_declared(tmp_path, signature, feeds):
     pytest.importorskip("soxr")
     times = np.arange(RATE) / RATE
