@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from int8cal.evaluation.result_parts import ends
 from int8cal.phrases import counted
 from int8cal.report import wording
+from int8cal.report.reading import is_guessed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -187,7 +188,9 @@ def speed_picture(document: Document) -> tuple[Picture | None, str]:
     latency, metrics = document.latency, document.metrics
     if latency is None or latency.fp32 is None or latency.int8 is None:
         return None, ""
-    times = (wording.milliseconds(latency.fp32), wording.milliseconds(latency.int8))
+    guess = is_guessed(latency)
+    times = [f"{'perhaps ' if guess else ''}{wording.milliseconds(each)}" for each in (latency.fp32, latency.int8)]
+    doubt = f"Both latencies are guesses: {document.why('latency_ms.speedup_ci95')}." if guess else ""
     top1 = metrics.top1
     if top1 is not None and top1.fp32 is not None and top1.int8 is not None:
         floats, codes = top1.fp32, top1.int8
@@ -198,15 +201,17 @@ def speed_picture(document: Document) -> tuple[Picture | None, str]:
             Dot(latency.int8, codes, "int8", f"int8: {wording.fraction(codes)}, {times[1]}", chosen=True, span=span),
         ]
         told = "The bar of int8 is where its accuracy lies with 95 % confidence, beside float32 on the same samples."
-        return picture(dots, x_label="ms per sample", y_label="top-1"), told if span else ""
+        told = " ".join(filter(None, (doubt, told if span else "")))
+        return picture(dots, x_label="ms per sample", y_label="top-1"), told
     if metrics.sqnr_db is None:
         return None, ""
-    told = f"{wording.decibel(metrics.sqnr_db)}, {times[1]}"
     span = ends(metrics.sqnr_db_ci95)
-    dot = Dot(latency.int8, metrics.sqnr_db, "int8", f"int8: {told}", chosen=True, span=span)
+    pointed = f"int8: {wording.decibel(metrics.sqnr_db)}, {times[1]}"
+    dot = Dot(latency.int8, metrics.sqnr_db, "int8", pointed, chosen=True, span=span)
     text = "SQNR is measured against float32, so float32 is a line, not a point."
     marker = (latency.fp32, f"float32, {times[0]}")
-    return picture([dot], x_label="ms per sample", y_label="SQNR, dB", marker=marker), text
+    told = " ".join(filter(None, (doubt, text)))
+    return picture([dot], x_label="ms per sample", y_label="SQNR, dB", marker=marker), told
 
 
 def curve_picture(curve: Sequence[MixedPoint]) -> Picture | None:

@@ -263,11 +263,11 @@ def _worse_than_fp32(document: Document) -> list[str]:
 def _too_noisy(latency: Latency) -> bool:
     bounds = ends(latency.speedup_ci95)
     if bounds is None:
-        return _is_guessed(latency)
+        return is_guessed(latency)
     return bounds[0] <= 1 <= bounds[1] and bounds[1] > _NOTHING_SAID * bounds[0]
 
 
-def _is_guessed(latency: Latency) -> bool:
+def is_guessed(latency: Latency) -> bool:
     """Say whether several rounds gave no interval: other processes had the cores, see `evaluation.speed`."""
     return latency.speedup_ci95 is None and (latency.rounds or 1) > 1
 
@@ -275,7 +275,7 @@ def _is_guessed(latency: Latency) -> bool:
 def speedup_text(latency: Latency) -> str:
     """Write a speedup, and perhaps before one that is a guess."""
     text = wording.times(latency.speedup)
-    return f"perhaps {text}" if _is_guessed(latency) else text
+    return f"perhaps {text}" if is_guessed(latency) else text
 
 
 def timed_elsewhere(old: Document, new: Document) -> bool:
@@ -293,7 +293,7 @@ def guessed_in(old: Document, new: Document) -> list[str]:
     return [
         which
         for which, document in (("old", old), ("new", new))
-        if document.latency is not None and _is_guessed(document.latency)
+        if document.latency is not None and is_guessed(document.latency)
     ]
 
 
@@ -348,7 +348,7 @@ def headlines(document: Document) -> list[Headline]:
         times = f"{wording.milliseconds(latency.fp32)} to {wording.milliseconds(latency.int8)} per sample"
         times += f" on {machine}" if (machine := timed_on(document)) else ""
         interval = _interval(latency.speedup_ci95, wording.times)
-        if _is_guessed(latency):
+        if is_guessed(latency):
             times = f"{document.why('latency_ms.speedup_ci95')}; {times}"
         figures.append(Headline("Speedup", speedup_text(latency), times, interval=interval, about="latency"))
     figures += _fastest(document)

@@ -38,6 +38,16 @@ def test_without_labels_float32_is_a_line_since_it_is_the_reference(report):
     assert "float32 is a line" in text
 
 
+@pytest.mark.parametrize("labels", [True, False])
+def test_latencies_that_are_guesses_say_so(report, labels):
+    metrics = report.evaluation.metrics if labels else without_labels(report)
+    reasons = {"latency.speedup_ci95": "other processes had the cores"}
+    picture, text = drawn(report, latency=Latency(4.812, 2.411, 2.0, rounds=5), metrics=metrics, reasons=reasons)
+    assert text.startswith("Both latencies are guesses: other processes had the cores. ")
+    assert picture.dots[-1].text.endswith(", perhaps 2.411 ms")
+    assert "perhaps" not in drawn(report)[0].dots[-1].text
+
+
 @pytest.mark.parametrize("latency", [None, Latency(float("nan"), 1.0, float("nan"))])
 def test_without_latency_nothing_is_drawn(report, latency):
     assert drawn(report, latency=latency, reasons={"latency_ms": "switched off"}) == (None, "")
