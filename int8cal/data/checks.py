@@ -30,6 +30,7 @@ Check = Literal[
     "input-range",  # values that overwhelm the first layer, or vanish in it
     "input-variant",  # fed another way, the FP32 model is clearly better
     "chance",  # FP32 accuracy near chance
+    "class-order",  # some classes by the numbers of others
     "one-label",
     "class-count",  # class folders or names that are not as many as the classes
     "unknown-tokens",  # texts without a token that the tokenizer knows

@@ -219,7 +219,7 @@ def _beyond(layer: LayerMetrics) -> float:
 def near_chance(
     drop: Drop | None, classes: int, answers: Mapping[tuple[int, int], int] | None = None
 ) -> tuple[Finding, ...]:
-    """Say that the FP32 model hardly does better than guessing; and where it knows the classes, by other numbers.
+    """Say that the FP32 model hardly does better than guessing, or which classes it knows by other numbers.
 
     Args:
         drop: Top-1 accuracy; None without labels.
@@ -231,24 +231,22 @@ def near_chance(
     guess = 1 / classes
     line, ordinary = (guess + share * (1 - guess) for share in (CHANCE, _ORDINARY))
     low, high = proportion_interval(round(drop.fp32 * drop.samples), drop.samples)
-    if drop.fp32 >= line or high >= ordinary:
-        return ()
-    renamed, do = (
-        _renumbered(answers or {}),
-        "check the preprocessing (of images the order of colours too), the order of classes, and the labels",
+    renamed = _renumbered(answers or {})
+    number = (
+        "number the labels in the order of the classes that the model was trained with: --labels FILE, "
+        "or numbers as the folders' names"
     )
-    if renamed:
-        do = (
-            "number the labels in the order of the classes that the model was trained with: --labels FILE, "
-            "or numbers as the folders' names"
-        )
+    if drop.fp32 >= line or high >= ordinary:
+        told = f"the FP32 model gives some labels another class for most of their samples{renamed}"
+        return (Finding("class-order", told, number),) if renamed else ()
+    look = "check the preprocessing (of images the order of colours too), the order of classes, and the labels"
     return (
         Finding(
             "chance",
             f"the FP32 model is right on {100 * drop.fp32:.1f} % of {drop.samples} samples (95 % interval "
             f"{100 * low:.1f} to {100 * high:.1f} %), guessing among {classes} classes on {100 * guess:.3g} %: a drop "
             f"from there says nothing{renamed}",
-            do,
+            number if renamed else look,
         ),
     )
 
@@ -256,7 +254,8 @@ def near_chance(
 def _renumbered(answers: Mapping[tuple[int, int], int]) -> str:
     """Say by which other numbers of classes the labels are what the model gives; "" where by none.
 
-    Each label's most frequent answer has to be another one's, and surely be given for most samples.
+    Each label's most frequent answer has to be another one's, and surely be given for most samples: for those of the
+    labels that would change their number, too.
     """
     best: dict[int, tuple[int, int]] = {}
     for (label, answer), count in sorted(answers.items()):
@@ -265,7 +264,11 @@ def _renumbered(answers: Mapping[tuple[int, int], int]) -> str:
     given = [-answer for _, answer in best.values()]
     if samples < _EACH * len(best) or len(set(given)) < len(given) or len(given) < 2:
         return ""
-    if proportion_interval(hits, samples)[0] < _ORDINARY:
+    moved = {label for label, (_, answer) in best.items() if label != -answer}
+    of_moved = sum(count for (label, _), count in answers.items() if label in moved)
+    if not moved or proportion_interval(hits, samples)[0] < _ORDINARY:
+        return ""
+    if proportion_interval(sum(best[label][0] for label in moved), of_moved)[0] < _ORDINARY:
         return ""
     pairs = [f"label {label} is its class {-answer}" for label, (_, answer) in best.items() if label != -answer]
     more = ", ..." if len(pairs) > _NUMBERS else ""

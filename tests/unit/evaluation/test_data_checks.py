@@ -51,6 +51,20 @@ def test_labels_that_are_numbered_otherwise_are_told(answers, told):
     assert ("--labels FILE" in found.do) == bool(told)
 
 
+@pytest.mark.parametrize(
+    ("answers", "told"),
+    [
+        ({(0, 3): 24, (0, 0): 1, (1, 1): 25, (2, 2): 25, (3, 0): 25}, "label 0 is its class 3, label 3 is its class 0"),
+        ({(0, 3): 12, (0, 0): 10, (1, 1): 25, (2, 2): 25, (3, 0): 13, (3, 3): 11}, ""),  # two that are hard to tell
+        ({(0, 0): 25, (1, 1): 25, (2, 2): 20, (2, 3): 5, (3, 3): 25}, ""),
+    ],
+)
+def test_two_labels_that_are_exchanged_are_told_though_half_of_all_are_right(answers, told):
+    found = near_chance(accuracy(0.5, 100), 4, answers)
+    assert [each.check for each in found] == (["class-order"] if told else [])
+    assert all(told in each.text and "--labels FILE" in each.do for each in found)
+
+
 def test_without_labels_nothing_is_told():
     assert near_chance(None, 10) == ()
 
