@@ -66,7 +66,9 @@ def parse_limit(text: str, metric: str = "") -> ParsedGate:
     """
     plain = re.match(r"\s*([A-Za-z0-9_.]+?)\s*[<>]", text)
     if plain is not None and plain[1] in FIGURES:
-        changes = " or ".join(f"{plain[1]}.{change}" for change in _CHANGES)
+        # the change for the worse first
+        order = sorted(_CHANGES, key=lambda change: change == "drop" and FIGURES[plain[1]].better < 0)
+        changes = " or ".join(f"{plain[1]}.{change}" for change in order)
         raise ConfigError(f'limit "{text}" is about a figure itself, not its change', do=f"write {changes}", gate=text)
     if plain is not None and plain[1] not in _OF_BOTH and plain[1].rpartition(".")[2] not in _CHANGES:
         near = nearest(plain[1], _JUDGED)

@@ -71,7 +71,7 @@ def test_a_change_that_cannot_be_told_fails_its_limit_and_says_why(old, new, tex
         ("top1<=0.5", "unknown figure", 'did you mean "top1.drop.rise"?'),
         ("size<=0.5", "unknown figure", 'did you mean "size.int8_bytes.rise"?'),
         ("sqnr_db.dorp<=0.5", "unknown figure", 'did you mean "sqnr_db.drop"?'),
-        ("top1.drop<=0.5", "about a figure itself", "top1.drop.drop or top1.drop.rise"),
+        ("top1.drop<=0.5", "about a figure itself", "top1.drop.rise or top1.drop.ratio or top1.drop.drop"),
         ("xyz<=0.5", "unknown figure", "sqnr_db.drop<=0.5"),
         ("sqnr_db.drop", "not of the form", "sqnr_db.drop<=0.5"),
         ("sqnr_db.drop<=2dB", "expected a finite number", "without a unit"),
