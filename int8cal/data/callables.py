@@ -112,7 +112,7 @@ class CallStream:
             raise DataError(
                 f"returns {type(returned).__name__}, expected an iterable of feed dicts",
                 where=self.name,
-                do="yield one dict per sample or batch: {input name: array}",
+                do=self._expected(),
             )
         iterator = _items_of(returned)
         while True:
@@ -127,14 +127,17 @@ class CallStream:
                 raise self._failed(error) from error
             yield item
 
+    def _expected(self) -> str:
+        """Say what a feed of this model looks like."""
+        feed = ", ".join(f'"{spec.name}": array' for spec in self.signature.inputs)
+        return f'yield one dict per sample or batch: {{{feed}}}, and "labels": class numbers where there are any'
+
     def _failed(self, error: Exception) -> DataError:
         return DataError(f"raises {type(error).__name__}: {error}", where=self.name, do="fix the function")
 
     def _split(self, item: object, where: str) -> Iterator[Sample]:
         if not isinstance(item, Mapping):
-            raise DataError(
-                f"yields {type(item).__name__}, expected a dict", where=where, do="yield {input name: array}"
-            )
+            raise DataError(f"yields {type(item).__name__}, expected a dict", where=where, do=self._expected())
         arrays = {}
         for key, value in item.items():
             try:

@@ -85,7 +85,10 @@ def test_plain_lists_are_arrays(module, signature, feeds):
         ("g = 3\n", 'has no "f"'),
         ("def f():\n    return 3\n", "returns int, expected an iterable"),
         ("def f():\n    return {'x': np.zeros(3)}\n", "returns dict, expected an iterable"),
-        ("def f():\n    yield np.zeros(3)\n", r"f\[0\]: yields ndarray, expected a dict"),
+        (
+            "def f():\n    yield np.zeros(3)\n",
+            r"f\[0\]: yields ndarray, expected a dict; yield one dict per sample or batch: {\"x\": array}, and",
+        ),
         ("def f():\n    yield from ()\n", "yields no sample"),
         ("def f():\n    return None\n", "returns NoneType"),
         ("def f():\n    raise KeyError('lost')\n", "raises KeyError: 'lost'"),
