@@ -6,8 +6,8 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
 from int8cal.errors import printable
-from int8cal.evaluation.figures import FIGURES, interval_of
-from int8cal.evaluation.gates import is_told
+from int8cal.evaluation.figures import FIGURES, OUTPUT, figure_of, interval_of
+from int8cal.evaluation.gates import figure_named, is_told
 from int8cal.evaluation.result import NOT_QUANTIZED
 from int8cal.evaluation.result_parts import TITLES, ends
 from int8cal.phrases import counted
@@ -27,6 +27,8 @@ _JUDGED_ON, _AS_DATA = "evaluation.data.", "as data"
 # says nothing. Where the ends are closer than _CLOSE, the figure between them is off by an eighth at most.
 _NOTHING_SAID, _CLOSE = 2.0, 1.25
 _LARGER = 1.005  # times the float file: below it the ratio is shown as 1.00
+# What stands behind the number of a gate's value, which is of the unit of its bound.
+_UNITS = {"dB": " dB", "percentage points": " points", "ms": " ms", "bytes": " bytes"}
 # Of outputs that are surely not the same: noise of half the signal, one decision in five another one.
 _UNLIKE_DB, _UNLIKE_AGREEMENT = 3.0, 0.8
 
@@ -469,6 +471,9 @@ def gate_value(document: Document, index: int) -> str:
     gate = document.gates[index]
     if gate.value is None:
         return f"{wording.NOT_MEASURED}: {document.why(f'gates.{index}.value')}"
+    name = figure_named(gate.gate, own_metric(document))
+    known = name in FIGURES or OUTPUT.fullmatch(name)
+    unit = _UNITS.get(figure_of(name).unit, "") if known else ""
     interval = _interval(gate.ci95, wording.plain)
     why = f"; {gate.why}" if gate.why else ""
-    return wording.plain(gate.value) + (f", 95 % interval {interval}" if interval else "") + why
+    return wording.plain(gate.value) + unit + (f", 95 % interval {interval}{unit}" if interval else "") + why

@@ -23,11 +23,11 @@ def test_every_gate_is_a_case_and_a_failure_tells_the_value(report):
     assert (job.name, job.classname, job.is_passed) == ("calibrate", "int8cal.digits", True)
     assert job.time == pytest.approx(sum(report.timing_s.values()), abs=1e-3)
     assert (drop.name, drop.is_passed) == ("top1.drop<=1.0", True)
-    assert drop.system_out == "value 0.2222, 95 % interval -0.3333 to 0.7777"
+    assert drop.system_out == "value 0.2222 points, 95 % interval -0.3333 to 0.7777 points"
     (failure,) = sqnr.result
     assert (sqnr.name, failure.type) == ("sqnr_db>=30", "gate")
-    assert failure.message.startswith("value 24.61; SQNR falls most at ")
-    assert "sqnr_db>=30: value 24.61" in failure.text
+    assert failure.message.startswith("value 24.61 dB; SQNR falls most at ")
+    assert "sqnr_db>=30: value 24.61 dB" in failure.text
     assert {each.name: each.value for each in suite.properties()}["sqnr_db"] == "24.613"
 
 

@@ -66,7 +66,7 @@ def test_the_headline_tells_accuracy_size_and_speed_with_intervals_and_gates(rep
 
 def test_the_verdict_comes_first_with_the_gates_that_failed(report, with_origin):
     lines = report_to_markdown(with_origin(report)).splitlines()
-    assert lines[6].startswith("- ❌ `sqnr_db>=30`: 24.61; SQNR falls most at ")
+    assert lines[6].startswith("- ❌ `sqnr_db>=30`: 24.61 dB; SQNR falls most at ")
     assert [*lines[:6], lines[7]] == [
         MARKER,
         "",
@@ -91,7 +91,7 @@ def test_gates_that_hold_are_said_to_and_no_gates_are_no_success(report):
 def test_gates_about_what_has_no_row_have_a_table_of_their_own(report):
     gates = (Gate("outputs.logits.sqnr_db>=20", 24.613, True, (24.1, 25.12)), Gate("fusion.float<=1", 2, False))
     text = report_to_markdown(replace(report, gates=gates))
-    assert "| ✅ `outputs.logits.sqnr_db>=20` | 24.61, 95 % interval 24.1 to 25.12 |" in text
+    assert "| ✅ `outputs.logits.sqnr_db>=20` | 24.61 dB, 95 % interval 24.1 to 25.12 dB |" in text
     assert "| ❌ `fusion.float<=1` | 2 |" in text
 
 

@@ -171,7 +171,7 @@ def test_figures_and_gates_are_shown_with_their_intervals(report):
     assert "24.61 dB (95 % interval 24.10 dB to 25.12 dB)" in text
     assert "0.9922 (893 of 900, 95 % interval 0.9840 to 0.9968)" in text
     assert "2.00x (4.812 ms to 2.411 ms per sample, 95 % interval 1.90x to 2.10x)" in text
-    assert "top1.drop<=1.0  (value 0.2222, 95 % interval -0.3333 to 0.7777)" in text
+    assert "top1.drop<=1.0  (value 0.2222 points, 95 % interval -0.3333 to 0.7777 points)" in text
 
 
 def test_an_exact_output_has_no_interval(report):
