@@ -28,6 +28,7 @@ from int8cal.graph.signature import signature_of
 from int8cal.graph.taps import tapped_model
 from int8cal.numerics.metrics import ErrorSums, error_sums
 from int8cal.numerics.shares import fair_share
+from int8cal.phrases import counted
 from int8cal.protos import weight_bytes
 from int8cal.quantization.whole_blocks import real_channels
 from int8cal.runtime.batching import make_feed, run_each, run_group
@@ -271,7 +272,8 @@ def measure_layers(
     reasons: dict[str, str] = {}
     if missing:
         names = ", ".join(missing[:5]) + (", ..." if len(missing) > 5 else "")
-        reasons["layers.missing"] = f"{len(missing)} quantized tensors have no counterpart in the FP32 model: {names}"
+        told = f"{counted(len(missing), 'quantized tensor')} without a counterpart in the FP32 model"
+        reasons["layers.missing"] = f"{told}: {names}"
     if not taps or not samples:
         reasons["layers"] = (
             "the int8 model quantizes no tensor of the FP32 model" if samples else "no samples were kept for it"

@@ -229,7 +229,7 @@ def test_a_tensor_the_fp32_model_lacks_is_skipped_and_counted(fp32, int8, make_s
             names[:] = ["f2" if name == "f" else name for name in names]
     layers, reasons, _ = measure_layers(fp32, int8, list(make_samples(1)))
     assert [layer.tensor for layer in layers] == ["x", "r", "y"]
-    assert reasons["layers.missing"] == "1 quantized tensors have no counterpart in the FP32 model: f2"
+    assert reasons["layers.missing"] == "1 quantized tensor without a counterpart in the FP32 model: f2"
 
 
 def test_clipped_fractions_are_passed_on_by_tensor(fp32, int8, make_samples):
