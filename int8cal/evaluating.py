@@ -318,9 +318,9 @@ def open_samples(
     """
     if stream is not None:
         first, whole = CallStream("data", stream, signature, data.samples, shard).begun()
-        opened_first = partial(feeds_of, first, samples=data.samples, trim=trim, shard=shard)
+        opened_first = partial(feeds_of, first, trim=trim)
         looked_at = of_whole_rows(model, opened_first(signature), opened_first, threads=threads)
-        feeds = feeds_of(whole, looked_at.signature, data.samples, trim, shard)
+        feeds = feeds_of(whole, looked_at.signature, trim)
         feeds.made, feeds.mixed = looked_at.made, looked_at.mixed
         return feeds
     known = None if stored is None else stored.preprocess

@@ -40,6 +40,7 @@ def collect_and_choose(request: Request) -> Measured:
     """
     from int8cal.calibration.engines.local import collect
     from int8cal.calibration.ranges import choose_ranges
+    from int8cal.data.callables import CallStream
     from int8cal.data.opening import feeds_of
     from int8cal.job import CalibrationSettings, QuantizationSettings
     from int8cal.search.recipes import RECIPES
@@ -49,7 +50,7 @@ def collect_and_choose(request: Request) -> Measured:
     ready = _prepare(found.path)
     settings, quantization = CalibrationSettings(), QuantizationSettings()
     started = time.perf_counter()
-    feeds = feeds_of(lambda: samples, ready.prepared.signature)
+    feeds = feeds_of(CallStream("data", lambda: samples, ready.prepared.signature, None), ready.prepared.signature)
     statistics = collect(
         ready.prepared.model,
         ready.prepared.signature,

@@ -100,16 +100,16 @@ def open_feeds(
 
 
 def feeds_of(
-    function: Callable[[], object] | CallStream,
+    stream: CallStream,
     signature: Signature,
-    samples: int | None = None,
     trim: Callable[[Sample], Sample] | None = None,
-    shard: Shard | None = None,
+    *,
+    labelled: bool = False,
 ) -> Feeds:
-    """Make feeds of a function in memory that returns an iterable of feed dicts; see `CallStream` and `open_feeds`."""
-    stream = function if isinstance(function, CallStream) else CallStream("data", function, signature, samples, shard)
+    """Make feeds of what a function yields, for a signature; see `open_feeds`."""
     stream = replace(stream, signature=signature)
-    return Feeds(stream, signature, labelled=False, divided=divided_of(shard, str(samples)), trim=trim)
+    divided = divided_of(stream.shard, str(stream.samples))
+    return Feeds(stream, signature, labelled=labelled, divided=divided, trim=trim)
 
 
 def _open_callable(
@@ -131,8 +131,7 @@ def _open_callable(
     first = next(stream.read([]), None)
     if first is None:
         raise _nothing_in(shard, settings.path)
-    divided = divided_of(shard, str(settings.samples))
-    return Feeds(stream, signature, labelled=first.label is not None, divided=divided, trim=trim)
+    return feeds_of(stream, signature, trim, labelled=first.label is not None)
 
 
 def _open_files(

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from int8cal.calibration.statistics_file import save_statistics
 from int8cal.data.checks import SampleWatch
-from int8cal.data.opening import feeds_of, open_feeds
+from int8cal.data.opening import open_feeds
 from int8cal.evaluation.in_cluster import ClusterOutputs
 from int8cal.identity import identified, save_stamped
 from int8cal.quantization.table_file import save_table
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from int8cal.calibration.engines.local import Collected
     from int8cal.calibration.engines.ray import Cluster
     from int8cal.calibration.statistics import Statistics
-    from int8cal.data.feeds import Feeds
     from int8cal.evaluation.result import MixedPrecision
     from int8cal.io.atomic import OutputDirectory
     from int8cal.job import Job
@@ -106,21 +105,15 @@ def spend_budget(
     Raises:
         Int8calError: Of evaluating or writing.
     """
-    prepared, statistics, settings = planned.prepared, collected.statistics, job.evaluation.data or job.data
-    stream = planned.stream if job.evaluation.data is None else None
-
-    def samples() -> Feeds:
-        if stream is not None:
-            return feeds_of(stream, prepared.signature, settings.samples, planned.trim)
-        return open_feeds(settings, prepared.signature, trim=planned.trim)
-
+    prepared, statistics, judged = planned.prepared, collected.statistics, job.evaluation.data
+    feeds = planned.feeds if judged is None else open_feeds(judged, prepared.signature, trim=planned.trim)
     elsewhere = None
     if cluster is not None:
-        elsewhere = ClusterOutputs(cluster, samples(), SampleWatch("evaluation", prepared.signature))
+        elsewhere = ClusterOutputs(cluster, feeds, SampleWatch("evaluation", prepared.signature))
     threads, path = job.calibration.threads, best_result.state_path
     evaluator = GateEvaluator(
         planned.source,
-        samples,
+        feeds,
         sha256=prepared.sha256,
         path=path,
         threads=threads,

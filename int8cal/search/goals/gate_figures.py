@@ -70,7 +70,7 @@ class GateEvaluator:
 
     Args:
         fp32: The model before quantization.
-        samples: Starts a pass over the samples.
+        samples: Every `iter` is a pass over them.
         sha256: Of the FP32 model.
         path: The file that remembers figures; None for none. Anything else in its place is measured again.
         threads: Threads of the runtime; 0 for all CPUs.
@@ -82,7 +82,7 @@ class GateEvaluator:
     def __init__(
         self,
         fp32: Path | onnx.ModelProto,
-        samples: Callable[[], Iterable[Sample]],
+        samples: Iterable[Sample],
         *,
         sha256: str = "",
         path: Path | None = None,
@@ -187,7 +187,7 @@ class GateEvaluator:
             DataError: A function yields others at each call.
         """
         count = 0
-        for sample in self._samples():
+        for sample in self._samples:
             if self._first and (count == len(self._first) or sample.fingerprint != self._first[count]):
                 raise _changed("is not the sample that it was", sample.origin)
             count += 1

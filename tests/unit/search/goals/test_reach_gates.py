@@ -103,13 +103,13 @@ def test_the_evaluator_gives_the_figures_of_an_evaluation(case, bench, monkeypat
     samples = bench.samples(model, 12)
     int8 = int8cal.quantize(model, int8cal.calibrate(model, data, threads=1))
     expected = int8cal.evaluate(model, int8, data, threads=1, latency=False).evaluation.metrics
-    evaluator = GateEvaluator(model, lambda: samples, threads=1)
+    evaluator = GateEvaluator(model, samples, threads=1)
     assert evaluator.figures(int8).metrics == expected
     monkeypatch.setattr("int8cal.search.goals.gate_figures.KEPT_BYTES", 100)
-    again = GateEvaluator(model, lambda: samples, threads=1)
+    again = GateEvaluator(model, samples, threads=1)
     assert again.figures(int8).metrics == expected
     assert again.fingerprint() == evaluator.fingerprint()
-    assert GateEvaluator(model, lambda: samples[1:], threads=1).fingerprint() != evaluator.fingerprint()
+    assert GateEvaluator(model, samples[1:], threads=1).fingerprint() != evaluator.fingerprint()
 
 
 METRICS = Metrics(
@@ -148,7 +148,7 @@ def memory(case, bench, tmp_path):
 
     def evaluator(sha256="a", count=2):
         path = tmp_path / "net.search.json"
-        return Counted(model, lambda: samples[:count], sha256=sha256, path=path, threads=1)
+        return Counted(model, samples[:count], sha256=sha256, path=path, threads=1)
 
     return model, tmp_path / "net.search.json", evaluator
 
