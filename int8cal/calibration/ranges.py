@@ -60,6 +60,14 @@ class TensorEntry:
     clipped: float
     source: str
 
+    @classmethod
+    def of(
+        cls, affine: Affine, method: str, *, amax: float, observed: tuple[float, float], clipped: float, source: str
+    ) -> TensorEntry:
+        """Make the entry of a tensor that is quantized by an affine."""
+        ends = affine.low, affine.high
+        return cls(affine.dtype.name, affine.scale, affine.zero_point, *ends, method, amax, observed, clipped, source)
+
     @property
     def affine(self) -> Affine:
         """The entry's quantization."""
@@ -316,19 +324,9 @@ def _user_choice(names: list[str], quantization: QuantizationSettings) -> Choice
 
 
 def _entry(choice: Choice, histogram: Histogram, source: str) -> TensorEntry:
-    affine = choice.affine
-    return TensorEntry(
-        dtype=affine.dtype.name,
-        scale=affine.scale,
-        zero_point=affine.zero_point,
-        low=affine.low,
-        high=affine.high,
-        method=choice.method,
-        amax=histogram.amax,
-        observed=histogram.observed,
-        clipped=clipped_by(histogram, affine),
-        source=source,
-    )
+    clipped = clipped_by(histogram, choice.affine)
+    amax, observed = histogram.amax, histogram.observed
+    return TensorEntry.of(choice.affine, choice.method, amax=amax, observed=observed, clipped=clipped, source=source)
 
 
 def clipped_by(histogram: Histogram, affine: Affine) -> float:

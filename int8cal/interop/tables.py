@@ -218,8 +218,5 @@ def _known_weights(plan: Plan, weights: dict[str, WeightEntry], losses: list[str
 
 
 def _entry(affine: Affine, method: str, source: str) -> TensorEntry:
-    low, high = affine.low, affine.high
-    amax = max(abs(low), abs(high))
-    return TensorEntry(
-        affine.dtype.name, affine.scale, affine.zero_point, low, high, method, amax, (low, high), 0.0, source
-    )
+    ends = affine.low, affine.high
+    return TensorEntry.of(affine, method, amax=max(map(abs, ends)), observed=ends, clipped=0.0, source=source)

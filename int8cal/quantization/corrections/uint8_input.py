@@ -215,18 +215,8 @@ def with_raw_pixels(
             "--uint8-input out",
         )
     low, high = (affine.scale * (float(np.rint(end)) - affine.zero_point) for end in (low, high))
-    entry = TensorEntry(
-        dtype=affine.dtype.name,
-        scale=affine.scale,
-        zero_point=affine.zero_point,
-        low=affine.low,
-        high=affine.high,
-        method="pixels",
-        amax=max(abs(low), abs(high)),
-        observed=(low, high),
-        clipped=0.0,
-        source="calibrated",
-    )
+    amax = max(abs(low), abs(high))
+    entry = TensorEntry.of(affine, "pixels", amax=amax, observed=(low, high), clipped=0.0, source="calibrated")
     folded = fold_pixels(model, plan, readers, affine, uint8.ones)
     held = {*readers.tensors, *folded.wide}
     names = [each.tensor for each in folded.plan.tensors if each.tensor in held]
