@@ -67,20 +67,14 @@ def match_inputs(keys: Iterable[str], signature: Signature, where: str) -> str |
         if key in signature.filled or key in signature.defaults:
             what, do = _FILLED if key in signature.filled else _DEFAULT
             raise DataError(f'key "{key}" {what.format(key=key)}', where=where, do=do, key=key)
-    if unknown and not missing:
-        raise DataError(
-            f'key "{unknown[0]}" is not an input of the model',
-            where=where,
-            do=f'leave it out; the inputs are {quoted(names)}, and "labels" may hold labels',
-            key=unknown[0],
-        )
     if unknown:
         # an input that is still missing is what the key was probably meant to be
-        nearest = difflib.get_close_matches(unknown[0], missing, 1, 0.0)[0]
+        nearest = "".join(difflib.get_close_matches(unknown[0], missing, 1, 0.0))
+        told, do = (f'; the nearest input is "{nearest}"', "rename it") if nearest else ("", "leave it out")
         raise DataError(
-            f'key "{unknown[0]}" is not an input of the model; the nearest input is "{nearest}"',
+            f'key "{unknown[0]}" is not an input of the model{told}',
             where=where,
-            do=f'rename it; the inputs are {quoted(names)}, and "labels" may hold labels',
+            do=f'{do}; the inputs are {quoted(names)}, and "labels" may hold labels',
             key=unknown[0],
         )
     if missing:
