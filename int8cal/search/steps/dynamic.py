@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 from int8cal.graph.layers import DYNAMIC_OPS
 from int8cal.quantization.derived_tables import without_unused_ranges
-from int8cal.search.precision import Precision
 from int8cal.search.search import Proposal, Remark
+from int8cal.search.steps.output_error import precision_of
 
 if TYPE_CHECKING:
     import onnx
@@ -30,18 +30,7 @@ def propose(state: State, inputs: Inputs) -> Proposals:
     if not groups:
         yield Remark(("no product can have its range taken at run time: their inputs come from integer kernels",))
         return
-    holdout = inputs.holdout
-    precision = Precision(
-        state.candidate.model,
-        plan,
-        holdout.signature,
-        state.candidate.tensors,
-        holdout.fit or holdout.validation,
-        seen=state.table.data["samples"],
-        seconds=inputs.recipe.sweep_s or 1.0,
-        threads=inputs.job.calibration.threads,
-        cluster=inputs.cluster,
-    )
+    precision = precision_of(state, inputs, plan)
     gains = precision.dynamic_gains(list(groups), state.table.affines(plan))
     precision.probe.close()  # scoring opens models of its own
     better = sorted((group for group in groups if gains[group] > 0), key=lambda group: -gains[group])

@@ -23,11 +23,10 @@ from int8cal.search.search import Proposal, Remark
 from int8cal.search.steps.second_order import rounded_again
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Iterable, Mapping, Sequence
+    from collections.abc import Generator, Iterable, Mapping
 
     from int8cal.graph.plan import Plan
     from int8cal.quantization.table import CalibrationTable, LeftKey, StepResult
-    from int8cal.runtime.batching import SampleLike
     from int8cal.search.candidate import Inputs
     from int8cal.search.islands import Chosen
     from int8cal.search.precision import Sweep
@@ -59,10 +58,26 @@ def propose(state: State, inputs: Inputs) -> Proposals:
         plan = inputs.ranged(state.plan)
         # what was measured of the same nodes is not measured again
         if precision is None or precision.plan != plan:
-            precision = _precision(state, inputs, plan, samples)
+            precision = precision_of(state, inputs, plan)
         state, spent = yield from _round(state, inputs, precision, spent)
         gained = math.fsum(_gain_db(each) for each in state.results[rounds:] if each.kept)
         rounds = len(state.results)
+
+
+def precision_of(state: State, inputs: Inputs, plan: Plan) -> Precision:
+    """Return what measures the noise of a state's tensors, on samples that their ranges are not scored on."""
+    return Precision(
+        state.candidate.model,
+        plan,
+        inputs.holdout.signature,
+        state.candidate.tensors,
+        inputs.holdout.fit or inputs.holdout.validation,
+        seen=state.table.data["samples"],
+        seconds=inputs.recipe.sweep_s,
+        others_us=inputs.others_us,
+        threads=inputs.job.calibration.threads,
+        cluster=inputs.cluster,
+    )
 
 
 def _gain_db(step: StepResult) -> float:
@@ -70,21 +85,6 @@ def _gain_db(step: StepResult) -> float:
         return 0.0
     gain = step.after_db - step.before_db
     return gain if math.isfinite(gain) else 0.0
-
-
-def _precision(state: State, inputs: Inputs, plan: Plan, samples: Sequence[SampleLike]) -> Precision:
-    return Precision(
-        state.candidate.model,
-        plan,
-        inputs.holdout.signature,
-        state.candidate.tensors,
-        samples,
-        seen=state.table.data["samples"],
-        seconds=inputs.recipe.sweep_s,
-        others_us=inputs.others_us,
-        threads=inputs.job.calibration.threads,
-        cluster=inputs.cluster,
-    )
 
 
 @dataclass(frozen=True)
