@@ -444,7 +444,9 @@ def _report(
     if job.evaluation.data is not None:
         made += [*(line for line in feeds.made if line not in made), *watch.lines()]
     if evaluation.fusion is not None:
-        evaluation = replace(evaluation, fusion=with_reasons(evaluation.fusion, calibrated.result.plan))
+        settings, optimized = table.settings, calibrated.optimize.left if calibrated.optimize else {}
+        measured = settings.recorded.get("recurrent_float", {}) | optimized | settings.left("left_for_gates")
+        evaluation = replace(evaluation, fusion=with_reasons(evaluation.fusion, calibrated.result.plan, measured))
     left = [f"not quantized: {item.op_type} {item.node}: {item.reason}" for item in stay]
     left += [
         f"{path}: not quantized: {item.op_type} {item.node}: {item.reason}"

@@ -20,6 +20,7 @@ from int8cal.runtime.scratch import scratch_folder
 from int8cal.runtime.sessions import Session
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from pathlib import Path
 
     from int8cal.graph.plan import Plan
@@ -74,7 +75,7 @@ def with_names(model: onnx.ModelProto) -> onnx.ModelProto:
     return result
 
 
-def with_reasons(fusion: Fusion, plan: Plan) -> Fusion:
+def with_reasons(fusion: Fusion, plan: Plan, measured: Mapping[str, str]) -> Fusion:
     """Say of nodes in float why the plan left them there: of layers, and where the runtime's graph shows no cause.
 
     A layer that the plan left may stand beside codes, and then the graph shows what follows from that alone.
@@ -82,23 +83,19 @@ def with_reasons(fusion: Fusion, plan: Plan) -> Fusion:
     Args:
         fusion: Of the plan's int8 model.
         plan: Names nodes as the model does.
+        measured: Node that measuring left in float -> why, which wins.
     """
-    unquantized = {each.node: each for each in plan.unquantized}
-    unquantized |= {
-        full_name(path, each.node): each for path, body in plan.bodies.items() for each in body.plan.unquantized
-    }
-    linear = {op for op, rule in ONNXRUNTIME_CPU.items() if rule.kind == "linear"}
-    why = {name: each.reason for name, each in unquantized.items()}
-    layers = {name for name, each in unquantized.items() if each.op_type in linear}
-    return replace(
-        fusion,
-        nodes=tuple(
-            replace(node, reason=why.get(node.node, NOT_QUANTIZED))
-            if node.reason == NOT_QUANTIZED or node.node in layers
-            else node
-            for node in fusion.nodes
-        ),
-    )
+    left = {full_name(path, each.node): each for path, part in plan.graphs.items() for each in part.unquantized}
+
+    def reason_of(node: FloatNode) -> str:
+        known = left.get(node.node)
+        if node.node in measured or known is None:
+            return measured.get(node.node, node.reason)
+        rule = ONNXRUNTIME_CPU.get(known.op_type)
+        is_layer = rule is not None and rule.kind == "linear"
+        return known.reason if is_layer or node.reason == NOT_QUANTIZED else node.reason
+
+    return replace(fusion, nodes=tuple(replace(node, reason=reason_of(node)) for node in fusion.nodes))
 
 
 def audit_graph_file(path: Path, original: onnx.ModelProto | None = None) -> Fusion:

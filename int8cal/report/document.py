@@ -325,7 +325,7 @@ def _json_of(report: Report) -> dict[str, Any]:
         "metric": evaluation.metric,
         "outputs": evaluation.outputs,
         "layers": _layers(report),
-        "fusion": _fusion(report),
+        "fusion": evaluation.fusion,
         "saturation": _saturation(evaluation.saturation),
         "size": evaluation.size,
         "latency_ms": evaluation.latency,
@@ -377,18 +377,6 @@ def _layers(report: Report) -> list[LayerMetrics]:
         layer if at is None else replace(layer, dtype=at.dtype, low=at.low, high=at.high, method=at.method)
         for layer, at in entries
     ]
-
-
-def _fusion(report: Report) -> Fusion | None:
-    """Add why measuring left nodes in float, which the runtime's graph does not show."""
-    fusion = report.evaluation.fusion
-    if fusion is None:
-        return None
-    cells, for_gates = (report.settings.get(key) for key in ("recurrent_float", "left_for_gates"))
-    left = {str(node): str(why) for node, why in cells.items()} if isinstance(cells, dict) else {}
-    left |= dict(report.optimize.left) if report.optimize else {}
-    left |= {str(node): str(why) for node, why in for_gates.items()} if isinstance(for_gates, dict) else {}
-    return replace(fusion, nodes=tuple(replace(node, reason=left.get(node.node, node.reason)) for node in fusion.nodes))
 
 
 def _saturation(found: Saturation) -> object:

@@ -263,8 +263,9 @@ def test_residual_codes_of_what_the_runtime_named_are_told_by_the_node_that_give
 def test_nodes_that_the_plan_left_in_float_have_its_reason():
     slow = Unquantized("c", "Conv", "beside floats, where its float kernel is faster")
     varying = Unquantized("v", "Conv", "its weights are not constant")
-    inside = SimpleNamespace(plan=SimpleNamespace(unquantized=(Unquantized("a", "Add", "an operand is constant"),)))
-    plan = SimpleNamespace(unquantized=(slow, varying, Unquantized("s", "Softmax", "unused")), bodies={"loop": inside})
+    inside = SimpleNamespace(unquantized=(Unquantized("a", "Add", "an operand is constant"),))
+    outside = SimpleNamespace(unquantized=(slow, varying, Unquantized("s", "Softmax", "unused")))
+    plan = SimpleNamespace(graphs={"": outside, "loop": inside})
     beside_codes = "input x is float"
     shown = [
         ("c", NOT_QUANTIZED),
@@ -273,9 +274,16 @@ def test_nodes_that_the_plan_left_in_float_have_its_reason():
         ("t", NOT_QUANTIZED),
         ("loop/a", NOT_QUANTIZED),
     ]
-    found = with_reasons(Fusion(3, 4, tuple(FloatNode(name, "Op", reason) for name, reason in shown)), plan)
+    found = with_reasons(Fusion(3, 4, tuple(FloatNode(name, "Op", reason) for name, reason in shown)), plan, {})
     reasons = [slow.reason, varying.reason, beside_codes, NOT_QUANTIZED, "an operand is constant"]
     assert [(node.node, node.reason) for node in found.nodes] == [
         (name, reason) for (name, _), reason in zip(shown, reasons, strict=True)
     ]
     assert (found.integer, found.float_) == (3, 4)
+
+
+def test_nodes_that_measuring_left_in_float_have_its_reason():
+    plan = SimpleNamespace(graphs={"": SimpleNamespace(unquantized=(Unquantized("a", "LSTM", "is excluded"),))})
+    nodes = (FloatNode("a", "LSTM", "only its weights are quantized"), FloatNode("b", "LSTM", "no kernel"))
+    found = with_reasons(Fusion(1, 2, nodes), plan, {"a": "its kernel costs too much"})
+    assert [node.reason for node in found.nodes] == ["its kernel costs too much", "no kernel"]

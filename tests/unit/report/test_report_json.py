@@ -172,14 +172,6 @@ def test_a_node_says_that_it_was_added_only_where_it_was(report):
     ]
 
 
-def test_a_recurrent_node_in_float_has_the_reason_that_measuring_gave(report):
-    nodes = (FloatNode("a", "LSTM", "only its weights are quantized"), FloatNode("b", "LSTM", "no kernel"))
-    evaluation = replace(report.evaluation, fusion=Fusion(1, 2, nodes))
-    settings = {**report.settings, "recurrent_float": {"a": "its kernel costs too much"}}
-    found = json_of(replace(report, evaluation=evaluation, settings=settings))
-    assert [node["reason"] for node in found["fusion"]["nodes"]] == ["its kernel costs too much", "no kernel"]
-
-
 def test_a_part_that_was_not_measured_at_all_is_null(empty_report):
     document = json_of(empty_report)
     assert document["fusion"] is None

@@ -23,11 +23,6 @@ def optimized(report):
     )
 
 
-def test_a_layer_left_for_latency_is_listed_with_that_reason(optimized):
-    nodes = document_of(optimized).fusion.nodes
-    assert [node.reason for node in nodes] == [REASON, "not quantized"]
-
-
 def _told_in(report):
     """Lines, the label of the search's, and what they say of the word layer where it comes first."""
     yield summary_lines(report), "Search", " (a node with weights)"
