@@ -150,12 +150,13 @@ def evaluate_pair(
         if drawn[1] and not second.repeats:  # the graph is written of one that draws anew
             second = open_here(opened, entries=QUIET)
         fed = max(layerwise_samples, 1)
+        ran: Iterable[SampleOutputs]
         if elsewhere is None:
-            runs = (first, recalling(second, recall.int8))
-            kept = _compare(runs, models, samples, comparison, own, others, parts, keep=fed)
-            del runs
+            ran = _run_here((first, recalling(second, recall.int8)), models, samples, others, parts)
         else:
-            kept = _compare_outputs(elsewhere(models, fed), comparison, own, keep=fed)
+            ran = elsewhere(models, fed)
+        kept = _compare(ran, comparison, own, keep=fed)
+        del ran
         outputs = comparison.outputs()
         exchanged = exchanged_outputs((first, second), models, names, kept, outputs)
         random = _random(models, drawn, (first, second))
@@ -355,24 +356,19 @@ def _why(error: BaseException) -> str:
     return f"it could not be computed: {what}"
 
 
-def _compare(
+def _run_here(
     sessions: Sequence[Runs],
     models: tuple[onnx.ModelProto, onnx.ModelProto],
     samples: Iterable[Sample],
-    comparison: OutputComparison,
-    own: MetricRun | None,
     others: list[SecondRuntime],
     parts: _Parts,
-    *,
-    keep: int,
-) -> list[Sample]:
-    """Run every sample through both models, the int8 model in other runtimes too; returns the first `keep` samples.
+) -> Iterator[SampleOutputs]:
+    """Run every sample through both models, and then through the int8 model in other runtimes.
 
     Another runtime that fails is taken out of `others`.
     """
-    kept: list[Sample] = []
     # the models may have different fixed batches: tee holds back the few samples between them
-    first, second, *more = itertools.tee(_keeping(samples, kept, keep), 2 + len(others))
+    first, second, *more = itertools.tee(samples, 2 + len(others))
     fp32, int8 = sessions
     signature = signature_of(models[1])
     pairs = zip(
@@ -386,9 +382,7 @@ def _compare(
     }
     del more  # a stream that nobody reads any more would hold every sample
     for (sample, expected), (_, actual) in pairs:
-        comparison.add(sample, expected, actual)
-        if own is not None:
-            own.add(sample, expected, actual)
+        yield sample, (expected, actual)
         for other in tuple(others):
             with parts.part(f"runtimes.{other.name}"):
                 _, outputs = next(elsewhere[other.name])
@@ -396,13 +390,12 @@ def _compare(
                 continue
             others.remove(other)
             del elsewhere[other.name]
-    return kept
 
 
-def _compare_outputs(
+def _compare(
     outputs: Iterable[SampleOutputs], comparison: OutputComparison, own: MetricRun | None, *, keep: int
 ) -> list[Sample]:
-    """Compare what both models have given elsewhere; returns the first `keep` samples."""
+    """Compare what both models give; returns the first `keep` samples."""
     kept: list[Sample] = []
     for sample, (expected, actual) in outputs:
         comparison.add(sample, expected, actual)
@@ -418,14 +411,6 @@ def model_bytes(model: Path | onnx.ModelProto) -> int:
     if not isinstance(model, Path):
         return int(without_weights(model).ByteSize()) + weight_bytes(model)
     return sum(file.stat().st_size for file in model_files(model))
-
-
-def _keeping(samples: Iterable[Sample], kept: list[Sample], count: int) -> Iterator[Sample]:
-    """Pass the samples on and keep the first `count`."""
-    for sample in samples:
-        if len(kept) < count:
-            kept.append(sample)
-        yield sample
 
 
 def _open_written(open_session: Callable[..., Session], path: Path | None) -> tuple[Session, str]:
