@@ -22,6 +22,7 @@ from int8cal.report.reading import (
     int8_name,
     name_of,
     origin_rows,
+    own_metric,
     shown_settings,
     told_gates,
     verdict,
@@ -153,8 +154,7 @@ def _failed(document: Document) -> str:
 
 def _headline(document: Document) -> str:
     """Write the figures, each with the gates about it, and then gates about anything else."""
-    own = document.metric.name if document.metric else ""
-    gates = [(index, gate, figure_named(gate.gate, own)) for index, gate in told_gates(document)]
+    gates = [(index, gate, figure_named(gate.gate, own_metric(document))) for index, gate in told_gates(document)]
     rows, told = [], set[int]()
     for figure in headlines(document):
         about = [(index, gate) for index, gate, name in gates if _is_about(name, figure)]

@@ -43,7 +43,7 @@ from int8cal.report.tables import (
 from int8cal.report.words import words_explained
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     from int8cal.report.document import Document, WeightScales
 
@@ -67,15 +67,14 @@ def report_lines(document: Document, screen: Screen = WIDE) -> list[str]:
     title = f"{printable(name_of(document))}, {'; '.join(each.text for each in phrases)}"
     band = "poor" if any(each.band == "poor" for each in phrases) else "strong"
     lines = [screen.paint(f"{title}, {counted(samples, 'sample')}" if samples else title, band), ""]
-    broken = _fault_rows(document)
-    lines += [*screen.aligned(broken, ["poor"] * len(broken)), ""] if broken else []
-    found = screen.aligned(_finding_rows(document), ["poor"] * len(document.findings))
-    lines += [*found, ""] if found else []
+    # what makes every figure below untrustworthy comes first
+    for label, told in (("At fault", faults(document)), ("Check the data", map(str, document.findings))):
+        rows = _labelled(label, told)
+        lines += [*screen.aligned(rows, ["poor"] * len(rows)), ""] if rows else []
     gates = screen.aligned(_verdict_rows(document), _verdict_bands(document))
     lines += [*gates, ""] if gates else []
     lines += screen.aligned([*_origin_rows(document), *_headline_rows(document)])
-    told = [*_group_rows(document), *decision_sentences(document), *runtime_sentences(document)]
-    lines += screen.aligned(told)
+    lines += screen.aligned([*_group_rows(document), *decision_sentences(document), *runtime_sentences(document)])
     lines += ["", *layer_lines(document, screen)]
     weights = weight_lines(document, screen)
     lines += ["", *weights] if weights else []
@@ -84,8 +83,8 @@ def report_lines(document: Document, screen: Screen = WIDE) -> list[str]:
     if fusion:
         lines += _wrapped(float_lines([(n.op_type, n.node, n.reason) for n in fusion.nodes], screen), screen)
     lines += _mixed_lines(document, screen)
-    rows = screen.aligned(_search_rows(document))
-    lines += ["", *rows] if rows else []
+    searched = screen.aligned(_search_rows(document))
+    lines += ["", *searched] if searched else []
     if document.decisions:
         decisions = screen.cut([f"  {printable(line)}" for line in document.decisions], "decision")
         lines += ["", "decisions", *_wrapped(decisions, screen)]
@@ -147,8 +146,9 @@ def _family_rows(document: Document) -> list[_Row]:
     return [("Kind of model", "; ".join(told) + (f"; and {more} more" if more else ""))] if told else []
 
 
-def _fault_rows(document: Document) -> list[_Row]:
-    return [("" if index else "At fault", line) for index, line in enumerate(faults(document))]
+def _labelled(label: str, lines: Iterable[str]) -> list[_Row]:
+    """Put a label before the first of several lines."""
+    return [("" if index else label, line) for index, line in enumerate(lines)]
 
 
 def _group_rows(document: Document) -> list[_Row]:
@@ -160,8 +160,7 @@ def _group_rows(document: Document) -> list[_Row]:
         of = f", channel{'' if alone else 's'} {channels}" if channels else ""
         channel = f", channel {worst}" if worst and not alone else ""
         told.append((f"{printable(name)}: {printable(kind)}{of}", f"{sqnr}, cosine {cosine}{channel}"))
-    lines = wording.aligned(told)
-    return [("" if index else "Groups", line) for index, line in enumerate(lines)]
+    return _labelled("Groups", wording.aligned(told))
 
 
 def _float_rows(document: Document) -> list[_Row]:
@@ -184,8 +183,7 @@ def _search_rows(document: Document) -> list[_Row]:
 def _step_rows(document: Document) -> list[_Row]:
     steps = step_rows(document)
     wide = max((len(name) for name, _, _ in steps), default=0)
-    told = [f"{printable(name):<{wide}}  {sqnr:>9}  {gain}".rstrip() for name, sqnr, gain in steps]
-    return [("" if index else "Steps", line) for index, line in enumerate(told)]
+    return _labelled("Steps", (f"{printable(name):<{wide}}  {sqnr:>9}  {gain}".rstrip() for name, sqnr, gain in steps))
 
 
 def step_lines(document: Document, screen: Screen = WIDE) -> list[str]:
@@ -305,12 +303,7 @@ def _verdict_rows(document: Document) -> list[_Row]:
         told = f"{'pass' if gate.passed else 'FAIL'}  {gate.gate}  (value {gate_value(document, index)})"
         rows.append(("" if rows else "Gates", told))
         rows += [("", f"      {text}") for text in filter(None, [advice(document, index)])]
-    return rows + [("" if index else "Warnings", line) for index, line in enumerate(document.other_warnings)]
-
-
-def _finding_rows(document: Document) -> list[_Row]:
-    """Say first what makes every figure below untrustworthy."""
-    return [("" if index else "Check the data", str(each)) for index, each in enumerate(document.findings)]
+    return rows + _labelled("Warnings", document.other_warnings)
 
 
 def _verdict_bands(document: Document) -> list[str]:
