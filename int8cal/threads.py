@@ -25,13 +25,13 @@ _POLL_SECONDS = 0.1
 
 
 @contextmanager
-def threads_until_done(count: int, name: str) -> Iterator[ThreadPoolExecutor]:
+def threads_until_done(count: int) -> Iterator[ThreadPoolExecutor]:
     """Give threads to a generator, and wait for what they do, but not where the generator is given up.
 
     The garbage collector may give it up, in any thread and at any point, inside of threading's own locks too: who waits
     for a thread there waits for ever.
     """
-    pool, given_up = ThreadPoolExecutor(count, name), False
+    pool, given_up = ThreadPoolExecutor(count, "int8cal-run"), False
     try:
         yield pool
     except GeneratorExit:
@@ -67,7 +67,7 @@ def in_order(function: Callable[[X], Y], items: Iterable[X], at_once: int, *, sh
         took = own if took == math.inf else took + (own - took) / _LAST
         return result
 
-    with threads_until_done(at_once, "int8cal-run") as pool:
+    with threads_until_done(at_once) as pool:
         under_way = deque[Future[Y]]()
         for item in items:
             if short_alone and took < _SHORT_S:  # to hand it to a thread, and to wait for it, takes longer

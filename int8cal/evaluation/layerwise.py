@@ -374,7 +374,7 @@ def _compare(
 
 def _together(first: Iterator[X], second: Iterator[X]) -> Iterator[tuple[X, X]]:
     """Pair the items of two iterators of one length, each of which takes its next step in a thread of its own."""
-    with threads_until_done(2, "int8cal-run") as pool:
+    with threads_until_done(2) as pool:
         while True:
             steps = [pool.submit(next, each, None) for each in (first, second)]
             one, other = (step.result() for step in steps)

@@ -97,7 +97,7 @@ class _Writer:
         self.built.nodes.append(instead(node, "MatMulInteger", [read, weight, zero_point], names["sums"]))
         self.built.node("Cast", [names["sums"]], names["sums_float"], to=onnx.TensorProto.FLOAT)
         self.built.node("Mul", [scale, scales], names["sums_scale"])
-        product = self._before_bias(node, "product") if _has_bias(node) else output
+        product = self._before_bias(node) if _has_bias(node) else output
         self.built.node("Mul", [names["sums_float"], names["sums_scale"]], product)
         self._bias(node, layer, product)
         if in_rows:
@@ -139,7 +139,7 @@ class _Writer:
             self.built.node("DequantizeLinear", [weight, scales, zero], value, axis=1)
             self.written[key] = (value,)
         (value,) = self.written[key]
-        product = self._before_bias(node, "product")
+        product = self._before_bias(node)
         if product == node.output[0]:
             self.built.nodes.append(instead(node, "MatMul", [node.input[0], value], product))
             return
@@ -159,8 +159,8 @@ class _Writer:
             result.input[list(node.input).index(layer.bias)] = self._corrected(layer, layer.bias)
         self.built.nodes.append(result)
 
-    def _before_bias(self, node: onnx.NodeProto, part: str) -> str:
-        return self.built.names.tensor(f"{node.output[0]}_{part}") if _has_bias(node) else str(node.output[0])
+    def _before_bias(self, node: onnx.NodeProto) -> str:
+        return self.built.names.tensor(f"{node.output[0]}_product") if _has_bias(node) else str(node.output[0])
 
     def _bias(self, node: onnx.NodeProto, layer: Layer, product: str) -> None:
         if _has_bias(node):
