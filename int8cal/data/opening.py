@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from itertools import groupby
 from typing import TYPE_CHECKING
@@ -168,10 +168,9 @@ def _open_files(
         made = (f"arrays of {settings.path} are cut into {rows} samples along their first axis",)
     # rows of numbers are what arrays hold
     prepared = prepared and not all(isinstance(part, LinesPart) and part.plan.plain for _, part in parts)
-    images = found.kind == "image"
-    places = [place for place, _ in parts]
-    read = _Read(signature, [part for _, part in parts], places, constant, prepared, images, tuple(skipped), made)
-    return _feeds(settings, read, labels, trim, shard)
+    images, left_out = found.kind == "image", tuple(skipped)
+    opened = partial(Feeds, images=images, prepared=prepared, skipped=left_out, made=made, trim=trim)
+    return _chosen(opened, settings, signature, parts, labels, constant, shard)
 
 
 def _open_dataset(
@@ -194,8 +193,8 @@ def _open_dataset(
     plan = plan_rows(dataset.kinds, rest, settings, settings.preprocess)
     part = part_of(dataset, plan)
     labels = None if part.labels is None else own_labels([part], declared=column)
-    read = _Read(signature, [part], [""], constant, prepared=True, images=plan.image is not None)
-    return _feeds(settings, read, labels, trim, shard)
+    opened = partial(Feeds, images=plan.image is not None, prepared=True, trim=trim)
+    return _chosen(opened, settings, signature, [("", part)], labels, constant, shard)
 
 
 def _with_stored(settings: DataSettings, stored: Preprocess | None, *, prepared: bool) -> DataSettings:
@@ -203,46 +202,6 @@ def _with_stored(settings: DataSettings, stored: Preprocess | None, *, prepared:
     if settings.preprocess is not None or stored is None or not (prepared or stored.fill):
         return settings
     return replace(settings, preprocess=stored if prepared else Preprocess(fill=stored.fill))
-
-
-@dataclass(frozen=True)
-class _Read:
-    """What was opened; `places`: where each file lies; `constant`: feeds alike in every sample. Else as in `Feeds`."""
-
-    signature: Signature
-    parts: Sequence[Part]
-    places: Sequence[str]
-    constant: Feed
-    prepared: bool
-    images: bool
-    skipped: tuple[str, ...] = ()
-    made: tuple[str, ...] = ()
-
-
-def _feeds(
-    settings: DataSettings,
-    read: _Read,
-    labels: Labels | NoClasses | None,
-    trim: Callable[[Sample], Sample] | None,
-    shard: Shard | None,
-) -> Feeds:
-    """Make feeds of the samples that are asked for."""
-    no_classes = labels if isinstance(labels, NoClasses) else None
-    stream, labels, divided = _chosen(settings, read, None if isinstance(labels, NoClasses) else labels, shard)
-    return Feeds(
-        stream,
-        read.signature,
-        labelled=labels is not None,
-        labels=labels,
-        no_classes=no_classes,
-        images=read.images,
-        prepared=read.prepared,
-        preprocess=settings.preprocess,
-        skipped=read.skipped,
-        made=read.made,
-        divided=divided,
-        trim=trim,
-    )
 
 
 def _require_rows(parts: Sequence[Part], settings: DataSettings, skipped: list[str]) -> None:
@@ -256,11 +215,27 @@ def _require_rows(parts: Sequence[Part], settings: DataSettings, skipped: list[s
 
 
 def _chosen(
-    settings: DataSettings, read: _Read, labels: Labels | None, shard: Shard | None
-) -> tuple[FileStream, Labels | None, str]:
-    """Choose as many samples as are asked for, or all, and of these the shard's; say what it is a part of."""
-    parts = read.parts
-    rows = np.array([part.rows for part in parts])
+    opened: Callable[..., Feeds],
+    settings: DataSettings,
+    signature: Signature,
+    parts: Sequence[tuple[str, Part]],
+    labels: Labels | NoClasses | None,
+    constant: Feed,
+    shard: Shard | None,
+) -> Feeds:
+    """Make feeds of as many samples as are asked for, or all, and of these the shard's.
+
+    Args:
+        opened: `Feeds` with what is known of its kind of source.
+        settings: Number of samples and seed.
+        signature: The model's inputs.
+        parts: Each file's place under the root, and the file.
+        labels: Of all samples.
+        constant: Feeds alike in every sample.
+        shard: The part of the chosen samples that is given; None for all.
+    """
+    no_classes, labels = (labels, None) if isinstance(labels, NoClasses) else (None, labels)
+    rows = np.array([part.rows for _, part in parts])
     places = np.stack([np.repeat(np.arange(len(parts)), rows), np.arange(rows.sum())], axis=1)
     places[:, 1] -= np.repeat(np.cumsum(rows) - rows, rows)  # a file's rows count from 0
     kept = np.arange(len(places))
@@ -268,7 +243,7 @@ def _chosen(
         # RandomState's stream is frozen for good, so the choice outlives numpy versions
         order = np.random.RandomState(settings.seed % 2**32).permutation(len(places))
         kept = np.sort(order[: settings.samples])
-    divided = divided_of(shard, *read.places, rows=places[kept])
+    divided = divided_of(shard, *(place for place, _ in parts), rows=places[kept])
     if shard is not None:
         kept = kept[shard.slice]
         if not len(kept):
@@ -276,9 +251,17 @@ def _chosen(
     if len(kept) < len(places):
         places = places[kept]
         labels = None if labels is None else replace(labels, values=tuple(labels.values[index] for index in kept))
-    values = None if labels is None else labels.values
-    stream = FileStream(settings.path, tuple(parts), places, values, settings.skip_bad, read.constant)
-    return stream, labels, divided
+    values, files = None if labels is None else labels.values, tuple(part for _, part in parts)
+    stream = FileStream(settings.path, files, places, values, settings.skip_bad, constant)
+    return opened(
+        stream,
+        signature,
+        labelled=labels is not None,
+        labels=labels,
+        no_classes=no_classes,
+        preprocess=settings.preprocess,
+        divided=divided,
+    )
 
 
 def _openers(
