@@ -46,9 +46,14 @@ class Located:
 
     def place(self, key: str) -> SettingPlace:
         """Find where a setting of the job stands: a matrix, its own entry, the defaults; else the entry itself."""
-        keys = tuple(key.split("."))
-        locs: tuple[Loc, ...] = (("matrix", key), (*self.loc, *keys), ("defaults", *keys))
-        return self.document.place(next((loc for loc in locs if key and self.document.has(loc)), self.loc))
+        return _setting_place(self.document, self.loc, key)
+
+
+def _setting_place(document: YamlFile, own: Loc, key: str, *inside: int) -> SettingPlace:
+    """Find where a setting of a job stands, or a part of its value; its own entry where it stands nowhere."""
+    keys: Loc = (*key.split("."), *inside)
+    locs: tuple[Loc, ...] = (("matrix", key), (*own, *keys), ("defaults", *keys))
+    return document.place(next((loc for loc in locs if document.has(loc)), own))
 
 
 def load_jobs(
@@ -199,9 +204,7 @@ def _jobs(
         def place(index: int, loc: Loc = each.loc) -> SettingPlace:
             if _GATES in options:
                 return SettingPlace(flags.get(_GATES) or _COMMAND_LINE, _GATES)
-            keys: Loc = (*_GATES.split("."), index)
-            locs: tuple[Loc, ...] = (("matrix", _GATES), (*loc, *keys), ("defaults", *keys))
-            return document.place(next((loc for loc in locs if document.has(loc)), loc))
+            return _setting_place(document, loc, _GATES, index)
 
         _require_known_gates(job, place)
         jobs.append(job)
