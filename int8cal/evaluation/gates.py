@@ -109,6 +109,7 @@ def parse_gate(
     outputs: re.Pattern[str] | None = None,
     noun: str = "gate",
     metric: str | None = "",
+    reachable: bool = True,
 ) -> ParsedGate:
     """Read one gate.
 
@@ -119,40 +120,14 @@ def parse_gate(
         outputs: What the names of figures of one output are like; an output's own name may hold anything.
         noun: What messages call it.
         metric: Name of the user's metric, "" without one; None while it is not known, so that any could be its name.
+        reachable: Refuse a bound that the figure cannot reach; a gate of an older report may have one.
 
     Raises:
         ConfigError: No comparison, an unknown name (the nearest valid one is offered), a bound that is no number, or
             one that the figure cannot reach.
     """
     own = names == FIGURES.keys()
-    gate = _read(text, names, example, OUTPUT if own else outputs, noun, metric)
-    if own and _is_known(gate.name):
-        _require_reachable(gate)
-    return gate
-
-
-def read_gate(text: str, metric: str = "") -> ParsedGate:
-    """Read a gate of a report, which may have been judged when bounds that nothing reaches were taken.
-
-    Args:
-        text: The gate.
-        metric: Name of the user's metric; "" without one.
-
-    Raises:
-        ConfigError: As `parse_gate`, but for those bounds.
-    """
-    return _read(text, FIGURES.keys(), "", OUTPUT, metric=metric)
-
-
-def _read(
-    text: str,
-    names: Collection[str],
-    example: str,
-    outputs: re.Pattern[str] | None,
-    noun: str = "gate",
-    metric: str | None = "",
-) -> ParsedGate:
-    own = names == FIGURES.keys()
+    outputs = OUTPUT if own else outputs
     match = _match(text, outputs)
     if match is None:
         raise ConfigError(
@@ -180,7 +155,10 @@ def _read(
             do=f'write for example "{example}", without a unit',
             gate=text,
         )
-    return ParsedGate(text, name, comparison, bound)
+    gate = ParsedGate(text, name, comparison, bound)
+    if own and reachable and _is_known(name):
+        _require_reachable(gate)
+    return gate
 
 
 def _is_known(name: str) -> bool:
@@ -391,7 +369,7 @@ def figure_named(text: str, metric: str = "") -> str:
         metric: What the user's metric is called.
     """
     try:
-        return read_gate(text, metric).name
+        return parse_gate(text, metric=metric, reachable=False).name
     except ConfigError:
         return re.split(r"[<>=!]", text, maxsplit=1)[0].strip()
 

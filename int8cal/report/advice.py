@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from int8cal.errors import printable
 from int8cal.evaluation.figures import OUTPUT_FAULTS, TOLD_BY_NOISE
-from int8cal.evaluation.gates import figure_named, read_gate
+from int8cal.evaluation.gates import figure_named, parse_gate
 from int8cal.evaluation.result_parts import ends
 from int8cal.numerics.metrics import EXACT_DB
 from int8cal.phrases import counted
@@ -151,7 +151,7 @@ def _open(document: Document, gate: Gate) -> bool:
 
 
 def _bound(document: Document, gate: Gate) -> float:
-    return read_gate(gate.gate, own_metric(document)).bound
+    return parse_gate(gate.gate, metric=own_metric(document), reachable=False).bound
 
 
 def _spent(document: Document) -> tuple[str, ...]:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from int8cal.errors import ConfigError
-from int8cal.evaluation.gates import ParsedGate, read_gate
+from int8cal.evaluation.gates import ParsedGate, parse_gate
 from int8cal.report.reading import own_metric
 
 if TYPE_CHECKING:
@@ -65,6 +65,6 @@ def _same_side(one: ParsedGate, other: ParsedGate) -> bool:
 def _meaning(text: str, metric: str) -> Meaning:
     """Read a gate, so that two that are written differently and mean the same are one; else return its text."""
     try:
-        return replace(read_gate(text, metric), text="")
+        return replace(parse_gate(text, metric=metric, reachable=False), text="")
     except ConfigError:
         return text

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 from made_reports import FOUND
 
-from int8cal.evaluation.gates import check_gates, read_gate
+from int8cal.evaluation.gates import check_gates, parse_gate
 from int8cal.evaluation.result import (
     Drop,
     FloatNode,
@@ -37,7 +37,7 @@ def held(report):
     def hold(*texts, settings=None, **changes):
         own = {name: changes.pop(name) for name in ("optimize", "mixed", "origin") if name in changes}
         evaluation = replace(report.evaluation, **{"layers": (), "fusion": None, **changes})
-        gates = check_gates([read_gate(text) for text in texts], evaluation)
+        gates = check_gates([parse_gate(text, reachable=False) for text in texts], evaluation)
         return replace(report, evaluation=evaluation, gates=gates, settings=settings or {}, **own)
 
     return hold
