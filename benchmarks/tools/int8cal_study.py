@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import statistics
 from dataclasses import dataclass, replace
+from functools import reduce
 from itertools import chain, islice
+from operator import add
 from typing import TYPE_CHECKING, Any, get_args
 
 import numpy as np
@@ -12,7 +14,6 @@ import numpy as np
 from benchmarks.study import Task
 from int8cal import Int8calError, quantize
 from int8cal.calibration.engines.local import Collected, collect
-from int8cal.calibration.statistics import merge
 from int8cal.config.load import job_from_options, require_available
 from int8cal.data.sample import Sample
 from int8cal.evaluation.outputs import OutputComparison
@@ -85,7 +86,7 @@ class SharedPasses:
                 self._known[key] = collect(model, signature, taps, shard, keep=keep, **settings)
             shards.append(self._known[key])
         kept = sorted((sample for each in shards for sample in each.kept), key=lambda sample: sample.fingerprint)
-        return Collected(merge(each.statistics for each in shards), tuple(kept[:keep]))
+        return Collected(reduce(add, (each.statistics for each in shards)), tuple(kept[:keep]))
 
 
 @dataclass(frozen=True)

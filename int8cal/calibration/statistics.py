@@ -19,7 +19,7 @@ from int8cal.numerics import Float32, Float64, Int64, exactsum
 from int8cal.numerics.loglinear import Histogram, add_counts, histogram, moved
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Mapping
 
     from int8cal.data.padding import Padding
     from int8cal.data.shards import Shard
@@ -313,16 +313,6 @@ def _require_one_set(first: Statistics, second: Statistics) -> None:
             "shards of different sets of samples do not add (other files, --samples or --seed)",
             do="count every shard with the same ones; of several sets, merge the shards of each by themselves first",
         )
-
-
-def merge(shards: Iterable[Statistics]) -> Statistics:
-    """Add shards; see Statistics.__add__."""
-    total = None
-    for shard in shards:
-        total = shard if total is None else total + shard
-    if total is None:
-        raise StatisticsError("there are no shards to add", do="give at least one .stats.npz")
-    return total
 
 
 def _add_tensors(name: str, first: TensorStatistics, second: TensorStatistics) -> TensorStatistics:

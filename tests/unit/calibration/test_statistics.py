@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from int8cal.calibration.statistics import Statistics, merge
+from int8cal.calibration.statistics import Statistics
 from int8cal.errors import StatisticsError
 from int8cal.graph.taps import Tap
 
@@ -61,16 +61,6 @@ def test_sums_of_squares_add_only_to_sums_of_squares(tools):
     zeros = tools.count(np.zeros((1, 3, 4)), tap=Tap("hidden", 1, 3))
     with pytest.raises(StatisticsError, match="one side has sums of squares, the other has not"):
         tools.statistics().tensors["hidden"] + zeros
-
-
-def test_merging_nothing_is_an_error():
-    with pytest.raises(StatisticsError, match="no shards"):
-        merge([])
-
-
-def test_merging_one_shard_is_that_shard(tools):
-    statistics = tools.statistics()
-    assert merge([statistics]) is statistics
 
 
 def test_statistics_without_a_channel_histogram_cannot_be_equalized(tools):
