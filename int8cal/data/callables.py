@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 
 from int8cal.data.fit import Header, count_rows, label_values, match_inputs, take_row
-from int8cal.data.functions import SPELLING, import_function, users_code
+from int8cal.data.functions import SPELLING, users_code
 from int8cal.data.sample import Sample, row_name
 from int8cal.errors import DataError
 from int8cal.phrases import counted
@@ -183,20 +183,3 @@ def _copied(item: object) -> object:
 def is_callable_path(text: str, base: Path | None = None) -> bool:
     """Tell "package.module:function" from a path; a file under `base` that really has such a name is a file."""
     return SPELLING.fullmatch(text) is not None and not (base or Path()).joinpath(text).exists()
-
-
-def open_callable(
-    text: str, signature: Signature, samples: int | None, shard: Shard | None = None, *, labelled: bool = True
-) -> CallStream:
-    """Import a function; it is not called yet.
-
-    Args:
-        text: "package.module:function", importable from the working directory, or installed.
-        samples: Stop after this many; None for all.
-        shard: The part of them that is given; None for all.
-        labelled: Whether labels that it yields are taken.
-
-    Raises:
-        DataError: The module cannot be imported, has no such name, or it is not callable.
-    """
-    return CallStream(text, import_function(text, DataError), signature, samples, shard, labelled)

@@ -11,12 +11,13 @@ import numpy as np
 
 from int8cal.data.arrays import open_npy, open_npz, open_test_data
 from int8cal.data.audio import open_audio, plan_audio
-from int8cal.data.callables import CallStream, is_callable_path, open_callable
+from int8cal.data.callables import CallStream, is_callable_path
 from int8cal.data.checks import classes_of
 from int8cal.data.columns import one_of, plan_rows, require_fed
 from int8cal.data.feeds import Feeds, all_skipped
 from int8cal.data.file_stream import FileStream
 from int8cal.data.find import TEXTS, find
+from int8cal.data.functions import import_function
 from int8cal.data.hub import is_dataset, open_dataset, part_of
 from int8cal.data.images import ImagePart, plan_images
 from int8cal.data.labels import COLUMN, NONE, NoClasses, find_labels, own_labels
@@ -126,7 +127,8 @@ def _open_callable(
             where=settings.path,
             do='yield them under the key "labels", or give --labels none',
         )
-    stream = open_callable(settings.path, signature, settings.samples, shard, labelled=settings.labels is None)
+    function = import_function(settings.path, DataError)
+    stream = CallStream(settings.path, function, signature, settings.samples, shard, settings.labels is None)
     # the first feed shows a wrong shape before any inference, and whether there are labels
     first = next(stream.read([]), None)
     if first is None:
