@@ -25,8 +25,8 @@ _ONE = 64  # the code of the weights: products of two codes stay far below what 
 _WORTH = 6  # sums for each convolution, which takes as long as some Transposes
 _JOINS = frozenset({"Add", "Concat", "Mul"})
 _KEEPS = frozenset({
-    "AveragePool", "Clip", "Elu", "Gelu", "GlobalAveragePool", "HardSigmoid", "HardSwish", "LeakyRelu", "MaxPool",
-    "Pad", "Relu", "Sigmoid", "Softmax", "Softplus", "Tanh",
+    "AveragePool", "Clip", "Elu", "FastGelu", "Gelu", "GlobalAveragePool", "HardSigmoid", "HardSwish", "LeakyRelu",
+    "MaxPool", "Pad", "Relu", "Sigmoid", "Softmax", "Softplus", "Tanh",
 })  # fmt: skip
 
 

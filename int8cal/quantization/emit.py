@@ -19,7 +19,7 @@ from int8cal.protos import copied, set_metadata, without_weights
 from int8cal.quantization.corrections.residual_codes import fine_scale
 from int8cal.quantization.depthwise import depthwise_of_codes, write_depthwise
 from int8cal.quantization.factors import absorbed_factors
-from int8cal.quantization.gelu import Gelus, find_gelus
+from int8cal.quantization.gelu import BY_TANH, EXACT, Gelus, find_gelus
 from int8cal.quantization.image_channels import is_padded
 from int8cal.quantization.layers import scales_per_output
 from int8cal.quantization.moves import moves_into_bodies
@@ -207,9 +207,14 @@ class _Emitter:
 
     def _gelu(self, node: onnx.NodeProto, tensor: str) -> None:
         """Write a GELU as one node in the place of its last one."""
-        value, output = self._dequantize(tensor, self.names.tensor(f"{tensor}_dequantized")), str(node.output[0])
-        gelu = instead(node, "Gelu", [value], self.renamed.get(output, output))
+        value, output = tensor, str(node.output[0])
+        if reads_codes(self.plan, node, 0, tensor):
+            value = self._dequantize(tensor, self.names.tensor(f"{tensor}_dequantized"))
+        op_type = BY_TANH if self.gelus.domain and node.name in self.gelus.by_tanh else EXACT
+        gelu = instead(node, op_type, [value], self.renamed.get(output, output))
         gelu.domain = self.gelus.domain
+        if not gelu.domain and node.name in self.gelus.by_tanh:
+            gelu.attribute.append(helper.make_attribute("approximate", "tanh"))
         self.nodes.append(gelu)
         self._quantize(output)
 

@@ -21,7 +21,24 @@ ONE_NODE = {
         {"inverse": np.full(1, 0.70710678), "two": np.float32(2)},
     ),
     "half of it first": (f"h = Mul (half, c) d = Div (c, root) {ERF} o = Mul (h, a)", HALF),
+    "half of the sum, as PyTorch's newer exporter writes it": (
+        f"d = Div (c, root) {ERF} h = Mul (half, a) o = Mul (c, h)",
+        HALF,
+    ),
     "a rounded root": (f"d = Div (c, r) {ERF} m = Mul (c, a) o = Mul (m, half)", {**HALF, "r": np.float32(1.4142)}),
+}
+TANH = {
+    "half": np.float32(0.5),
+    "outer": np.float32(0.7978846),
+    "cubic": np.float32(0.044715),
+    "three": np.float32(3),
+}
+CURVE = "i = Mul (cubic, p) s = Add (k, i) d = Mul (outer, s) e = Tanh (d) a = Add (e, one)"
+BY_TANH = {
+    # name -> nodes behind k
+    "as PyTorch's newer exporter writes it": f"p = Pow (k, three) {CURVE} h = Mul (half, a) o = Mul (k, h)",
+    "of products, half of it first": f"q = Mul (k, k) p = Mul (k, q) {CURVE} h = Mul (half, k) o = Mul (h, a)",
+    "the product first": f"p = Pow (k, three) {CURVE} m = Mul (k, a) o = Mul (m, half)",
 }
 OTHERS = {
     # name -> (between two convolutions, constants, nodes that are left of it)
@@ -95,6 +112,36 @@ def test_opset_20_has_a_gelu_of_its_own(bench):
     _, result = built(bench, *ONE_NODE["as PyTorch writes it"], opset=20)
     assert between(result) == ["Gelu"]
     assert [item.domain for item in result.model.opset_import] == [""]
+
+
+def test_a_gelu_of_floats_is_one_node_where_the_runtime_would_not_join_it(bench, monkeypatch):
+    floats = "k = Softplus (c)"
+    newer, older = (
+        f"{floats} d = Div (k, root) {ERF} {end}"
+        for end in ("h = Mul (half, a) o = Mul (k, h)", "m = Mul (k, a) o = Mul (m, half)")
+    )
+    _, made = built(bench, newer, HALF)
+    assert between(made) == ["Softplus", "Gelu"]
+    assert next(node.input for node in made.model.graph.node if node.op_type == "Gelu") == ["k"]
+    assert between(built(bench, older, HALF)[1])[1:] == ["Div", "Erf", "Add", "Mul", "Mul"]
+    assert require_same_values(bench, monkeypatch, newer, HALF) == 4
+
+
+@pytest.mark.parametrize("name", BY_TANH)
+@pytest.mark.parametrize("before", ["k = Softplus (c)", "k = Identity (c)"])
+def test_a_gelu_by_tanh_is_one_node_of_codes_and_of_floats(bench, name, before, monkeypatch):
+    body = f"{before} {BY_TANH[name]}"
+    assert between(built(bench, body, TANH)[1])[-1] == "FastGelu"
+    newer = built(bench, body, TANH, opset=20)[1].model.graph.node
+    gelu = next(node for node in newer if node.op_type == "Gelu")
+    assert (gelu.domain, gelu.attribute[0].s) == ("", b"tanh")
+    assert require_same_values(bench, monkeypatch, body, TANH) >= 7
+
+
+@pytest.mark.parametrize("end", ["p = Pow (k, half)", "p = Mul (k, k)", "q = Mul (k, k) p = Mul (q, q)"])
+def test_a_tanh_of_another_power_stays(bench, end):
+    body = f"k = Softplus (c) {end} {CURVE} h = Mul (half, a) o = Mul (k, h)"
+    assert "Tanh" in between(built(bench, body, TANH)[1])
 
 
 @pytest.mark.parametrize("name", OTHERS)
