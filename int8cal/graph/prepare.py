@@ -33,6 +33,7 @@ from int8cal.graph.passes.opsets import MAX_OPSET, OPSET_OF_16_BITS, lower_opset
 from int8cal.graph.passes.pads import whole_pads
 from int8cal.graph.passes.parallel import parallel_convolutions
 from int8cal.graph.passes.pools import shifts_behind_pools
+from int8cal.graph.passes.rms_norms import divided_norms
 from int8cal.graph.passes.shapes import constant_shapes
 from int8cal.graph.passes.sizes import fold_sizes
 from int8cal.graph.passes.swish import hard_sigmoids
@@ -257,6 +258,7 @@ _PASSES = (
     whole_pads,
     futile_expands,
     hard_sigmoids,
+    divided_norms,
     factors_ahead,
     pool_means,
     fold_clips,
