@@ -11,6 +11,12 @@ TEXT = f"""g (float[N,{ROWS},{WINDOW}] x) => (float[N,{ROWS},10] y) {{
     a = MatMul (l, A) ar = Elu (a) b = MatMul (ar, B) br = Elu (b) c = MatMul (br, C) cr = Elu (c) y = MatMul (cr, E)
 }}"""
 
+# the same spectra by a convolution, which holds most weights, and fewer layers behind them
+CONVOLVED = f"""g (float[N,1,{ROWS * WINDOW}] x) => (float[N,{ROWS},10] y) {{
+    w = Conv <strides = [{WINDOW}]> (x, D) f = Transpose <perm = [0, 2, 1]> (w) p = Mul (f, f) m = MatMul (p, M)
+    s = Add (m, least) l = Log (s) a = MatMul (l, A) ar = Elu (a) y = MatMul (ar, E)
+}}"""
+
 
 def weights(least: float) -> dict[str, np.ndarray]:
     """Weights of `TEXT`: a Fourier transform with a window, triangles, and random layers behind them.
@@ -29,6 +35,13 @@ def weights(least: float) -> dict[str, np.ndarray]:
     sizes = {"A": (BANDS, 192), "B": (192, 192), "C": (192, 192), "E": (192, 10)}
     dense = {name: rng.normal(size=size) / np.sqrt(size[0]) for name, size in sizes.items()}
     return {"D": fourier, "M": np.concatenate([triangles, triangles]), "least": np.array([least]), **dense}
+
+
+def convolved(least: float) -> dict[str, np.ndarray]:
+    """Weights of `CONVOLVED`, with fewer channels behind the logarithm."""
+    found = weights(least)
+    kernel = np.ascontiguousarray(found["D"].T[:, None])
+    return {"D": kernel, "M": found["M"], "least": found["least"], "A": found["A"][:, :16], "E": found["E"][:16]}
 
 
 def sounds(count: int = 64) -> list[dict[str, np.ndarray]]:

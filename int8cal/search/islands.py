@@ -1,6 +1,8 @@
-"""Which islands of layers stay float: a few in front of a logarithm, say, whose eight bits drown all that follows.
+"""Which islands of layers compute in float: a few in front of a logarithm, say, whose eight bits drown what follows.
 
-An island is between float ops, so that in float it needs no Q and DQ: what it takes is its products' time, and bytes.
+An island is between float ops, so that in float it needs no Q and DQ: what it takes is its products' time, and bytes of
+weights. Where the model is of no use otherwise, any time may be taken, and large weights of convolutions stay int8 in
+the file, which the runtime turns into floats when it loads the model.
 """
 
 from __future__ import annotations
@@ -24,10 +26,13 @@ if TYPE_CHECKING:
     from int8cal.graph.plan import Plan
 
 LEAST_NOISE = 0.5  # of the noise: what the chosen islands have to hold together, if they are larger in float
-LEAST_PART = 0.05  # of the noise: what each of them has to hold, or else half of what those before it leave
+# Of the noise, what each of them has to hold, or else half of what those before it leave, where time is bounded.
+LEAST_PART = 0.05
 LEAST_DB, WORTH_BYTES = 3.0, 0.1  # by how much the score has to rise, and for each such part of the float model's bytes
 MOST_BYTES = 0.3  # of the float model's: more than this is not added, whatever that gains
+USELESS_DB = 10.0  # below that, noise is more than a tenth of the signal
 MORE_BYTES = 3  # per weight that is float32 and not int8
+LEAST_STORED = 1024  # weights of a convolution that stay int8: what turns fewer into floats is as large as these
 COMPUTED_BYTES = -1  # per weight that nodes compute from little where it is float32
 
 # What became of something that takes time: verdicts in the lines about it.
@@ -40,6 +45,7 @@ class Chosen:
 
     Attributes:
         left: Their names, each with the reason.
+        stored: Of these, those whose weights stay int8.
         lines: One for each island that was looked at.
         bytes: Fraction of the float model's bytes that they take more than in int8.
         us: Estimated microseconds that they take more.
@@ -47,6 +53,7 @@ class Chosen:
 
     left: Mapping[str, str]
     lines: tuple[str, ...]
+    stored: frozenset[str] = frozenset()
     bytes: float = 0.0
     us: float = 0.0
 
@@ -75,7 +82,7 @@ def choose_islands(
         plan: Its plan.
         elements: Values per inference of every planned tensor.
         noise: Share of the noise at the outputs, by group of tensors that share a scale.
-        allowance: Fraction of the int8 model's estimated time.
+        allowance: Fraction of the int8 model's estimated time; infinite for a model that is of no use otherwise.
         most_bytes: Fraction of the float model's bytes, `MOST_BYTES` at the most.
         others_us: Estimated microseconds of the nodes that are in float whatever is chosen.
         spent_us: Estimated microseconds of the allowance that something else has taken.
@@ -91,10 +98,13 @@ def choose_islands(
     taken: list[_Offer] = []
     lines: list[str] = []
     seen, rest = 0.0, 1.0
-    for each in _offers(index, plan, elements, noise, fixed):
+    for each in _offers(index, plan, elements, noise, fixed, stored=allowance == math.inf):
         # shares may add up to more than all, since they are measured one by one
-        if each.gain < LEAST_PART and not each.gain >= LEAST_NOISE * rest > 0.0:
+        cheap = allowance < math.inf and each.gain >= LEAST_NOISE * rest > 0.0
+        if each.gain < LEAST_PART and not cheap:
             break
+        if len(plan.layers) == sum(len(other.island.layers) for other in (*taken, each)):
+            break  # an int8 model without int8 is none
         seen += each.gain
         verdict = BEYOND if each.us > left_us else TOO_LARGE if each.bytes > left_bytes else TRIED
         if verdict == TRIED:
@@ -116,25 +126,38 @@ def choose_islands(
         for each in taken
         for layer in each.island.layers
     }
-    return Chosen(left, tuple(lines), sum(each.bytes for each in taken) / whole, math.fsum(each.us for each in taken))
+    stored = frozenset(node for each in taken for node in each.stored)
+    more = sum(each.bytes for each in taken) / whole
+    return Chosen(left, tuple(lines), stored, more, math.fsum(each.us for each in taken))
 
 
 def groups_of_islands(
-    model: onnx.ModelProto | Index, plan: Plan, elements: Mapping[str, float], fixed: Collection[str] = ()
+    model: onnx.ModelProto | Index,
+    plan: Plan,
+    elements: Mapping[str, float],
+    fixed: Collection[str] = (),
+    *,
+    stored: bool = False,
 ) -> set[str]:
-    """Return the groups of tensors of islands that `choose_islands` may choose, whatever noise they hold."""
-    offers = _offers(Index.of(model), plan, elements, {}, fixed)
+    """Return the groups of tensors of islands that `choose_islands` may choose, whatever noise they hold.
+
+    Args:
+        model, plan, elements, fixed: As there.
+        stored: Whether large weights of convolutions stay int8.
+    """
+    offers = _offers(Index.of(model), plan, elements, {}, fixed, stored=stored)
     return {group for each in offers for group in each.island.groups}
 
 
 @dataclass(frozen=True)
 class _Offer:
-    """An island, the share of the noise that it holds, and what it takes in float."""
+    """An island, the share of the noise that it holds, what it takes in float, and whose weights stay int8."""
 
     island: Island
     gain: float
     us: float
     bytes: int
+    stored: frozenset[str]
 
     @property
     def what(self) -> str:
@@ -143,7 +166,13 @@ class _Offer:
 
 
 def _offers(
-    index: Index, plan: Plan, elements: Mapping[str, float], noise: Mapping[str, float], fixed: Collection[str]
+    index: Index,
+    plan: Plan,
+    elements: Mapping[str, float],
+    noise: Mapping[str, float],
+    fixed: Collection[str],
+    *,
+    stored: bool,
 ) -> list[_Offer]:
     """Return the islands that may stay float, by their bytes too, those that hold most of the noise first."""
     most, computed = MOST_BYTES * whole_bytes(index, plan), noted_names(index.model)
@@ -154,13 +183,19 @@ def _offers(
         # without a tensor of the plan its range is no question: the user's, or that of raw pixels
         if not names.isdisjoint(fixed) or any(plan.tensor(layer.input) is None for layer in each.layers):
             continue
-        sizes = _weights(index, each.layers)
+        kept = frozenset(layer.node for layer in each.layers if stored and _can_be_stored(layer, computed))
+        sizes = _weights(index, (layer for layer in each.layers if layer.node not in kept))
         more = sum(size * (COMPUTED_BYTES if name in computed else MORE_BYTES) for name, size in sizes.items())
         if more > most:
             continue
         gain = math.fsum(noise.get(group, 0.0) for group in each.groups)
-        found.append(_Offer(each, gain, _float_us(index, plan, each, elements), more))
+        found.append(_Offer(each, gain, _float_us(index, plan, each, elements), more, kept))
     return sorted(found, key=lambda each: -each.gain)
+
+
+def _can_be_stored(layer: Layer, computed: Collection[str]) -> bool:
+    # of a product, the runtime would make one with blocks of codes, which rounds what it reads
+    return layer.op_type == "Conv" and math.prod(layer.dims) >= LEAST_STORED and layer.weight not in computed
 
 
 def _float_us(index: Index, plan: Plan, island: Island, elements: Mapping[str, float]) -> float:

@@ -17,7 +17,7 @@ from int8cal.quantization.corrections.residual_codes import (
 )
 from int8cal.quantization.derived_tables import without_noise_of
 from int8cal.runtime.targets import TARGETS
-from int8cal.search.islands import MOST_BYTES, choose_islands, groups_of_islands
+from int8cal.search.islands import LEAST_DB, MOST_BYTES, USELESS_DB, choose_islands, groups_of_islands
 from int8cal.search.precision import Precision
 from int8cal.search.search import Proposal, Remark
 from int8cal.search.steps.second_order import rounded_again
@@ -135,7 +135,8 @@ def _round(
     # those where something can be done about the noise, other than by another range
     wanted = precision.open_to_residual_codes(within) if unsigned else set()
     if _islands_may_be_float(inputs):
-        wanted |= groups_of_islands(precision.index, plan, precision.elements, _fixed(state, inputs))
+        stored, fixed = _is_useless(state, inputs), _fixed(state, inputs)
+        wanted |= groups_of_islands(precision.index, plan, precision.elements, fixed, stored=stored)
     fit_ranges = holdout.can_fit and job.calibration.method == "auto" and precision.has_time_for_ranges
     settled = _with_residual_codes(state)
     noise = 0.0 if state.score is None else 10 ** (-state.score.db / 10)
@@ -215,6 +216,9 @@ def _islands(
 ) -> Generator[Proposal | Remark | Settled, State, tuple[State, Chosen | None]]:
     """Offer to leave layers between float nodes in float where they hold most of the noise, whatever was done for them.
 
+    Where the model is of no use otherwise, that may take any time, and weights stay int8 as far as they can: a
+    spectrogram in front of a logarithm may hold most weights of a small model.
+
     Args:
         state: The state in force.
         inputs: What stays the same.
@@ -228,14 +232,16 @@ def _islands(
     allowance = inputs.job.quantization.latency_allowance / 100
     if not _islands_may_be_float(inputs):
         return state, None
-    index, before = Index(state.candidate.model), None
-    for most_bytes in (MOST_BYTES - spent.bytes, min(allowance, MOST_BYTES - spent.bytes)):
+    index, before, useless = Index(state.candidate.model), None, _is_useless(state, inputs)
+    most = MOST_BYTES - spent.bytes
+    tries = [(allowance, most), (allowance, min(allowance, most))]
+    for most_time, most_bytes in [(math.inf, most)] * useless + tries:
         chosen = choose_islands(
             index,
             inputs.ranged(state.plan),
             elements,
             sweep.groups,
-            allowance,
+            most_time,
             most_bytes,
             others_us=inputs.others_us,
             spent_us=spent.us,
@@ -245,7 +251,7 @@ def _islands(
             break
         before = chosen.left
         state = yield Remark(chosen.lines)
-        proposal = _left(state, inputs, chosen)
+        proposal = _left(state, inputs, chosen, any_time=most_time == math.inf)
         if proposal is not None:
             state = yield proposal
             if state.results[-1].kept:
@@ -253,17 +259,27 @@ def _islands(
     return state, None
 
 
-def _left(state: State, inputs: Inputs, chosen: Chosen) -> Proposal | None:
+def _is_useless(state: State, inputs: Inputs) -> bool:
+    # who allows no time at all means it
+    return state.score is not None and state.score.db < USELESS_DB and inputs.job.quantization.latency_allowance > 0
+
+
+def _left(state: State, inputs: Inputs, chosen: Chosen, *, any_time: bool) -> Proposal | None:
     """Propose to leave layers between float nodes in float; None where the others would lose what they rely on."""
     key: LeftKey = "left_for_accuracy"
-    smaller = inputs.plan_for(state.table.settings.with_left(key, {**state.table.settings.left(key), **chosen.left}))
+    settings = state.table.settings
+    left = {node: why for node, why in chosen.left.items() if node not in chosen.stored}
+    settings = settings.with_left(key, settings.left(key) | left)
+    if chosen.stored:
+        settings = settings.with_forms({**settings.forms, **dict.fromkeys(sorted(chosen.stored), "weights")})
+    smaller = inputs.plan_for(settings)
     known, needed = (_tensors(plan) for plan in (state.plan, smaller))
-    table = without_noise_of(state.table, (state.plan, smaller), chosen.left, key)
+    table = replace(without_noise_of(state.table, (state.plan, smaller), chosen.left, key), settings=settings)
     factors = _factors_left(state, inputs, table, smaller)
     if not (chosen.left and smaller.layers and known >= needed and factors is not None):
         return None
     name = "float for layers between float nodes"
-    least_db = max(chosen.least_db, inputs.worth_db(chosen.us))
+    least_db = max(chosen.least_db, LEAST_DB if any_time else inputs.worth_db(chosen.us))
     return Proposal(name, table.corrected(factors), smaller, least_db=least_db)
 
 

@@ -16,6 +16,7 @@ from int8cal.search.islands import (
     LEAST_DB,
     MORE_BYTES,
     MOST_BYTES,
+    USELESS_DB,
     WORTH_BYTES,
     bytes_worth_db,
     choose_islands,
@@ -139,9 +140,14 @@ def test_what_the_user_fixed_stays_int8(planned, fixed):
 # The whole flow
 
 
-def flow(bench, least, **settings):
+def flow(bench, least, *, convolved=False, **settings):
     """Calibrate on 64 sounds and score on 32 others; the table, and SQNR in dB."""
-    model, sounds = bench.text(mel_networks.TEXT, **mel_networks.weights(least)), mel_networks.sounds(96)
+    sounds = mel_networks.sounds(96)
+    if convolved:
+        model = bench.text(mel_networks.CONVOLVED, **mel_networks.convolved(least))
+        sounds = [{"x": each["x"].reshape(1, 1, -1)} for each in sounds]
+    else:
+        model = bench.text(mel_networks.TEXT, **mel_networks.weights(least))
     table = int8cal.calibrate(model, sounds[:64], threads=1, **settings)
     int8 = int8cal.quantize(model, table)
     evaluation = int8cal.evaluate(model, int8, sounds[64:], threads=1, latency=False).evaluation
@@ -168,6 +174,17 @@ def test_a_front_end_whose_codes_drown_all_that_follows_stays_float(bench, drown
     assert {each.node for each in table.weights.values()} == {"MatMul_a", "MatMul_b", "MatMul_c", "MatMul_y"}
     assert table.tensors.keys() == {"l", "ar", "br", "cr"}
     assert all(" of the noise" in why for why in table.settings.left("left_for_accuracy").values())
+
+
+def test_a_front_end_without_which_nothing_is_left_of_the_signal_may_take_any_time(bench):
+    """Its kernel holds most weights: they stay int8 in the file, and what computes with them is float."""
+    table, int8, db = flow(bench, QUIET, convolved=True, latency_allowance=1)
+    without, _, before = flow(bench, QUIET, convolved=True, latency_allowance=0)
+    assert (left(table), table.settings.forms) == ({"MatMul_m"}, {"Conv_w": "weights"})
+    assert (left(without), without.settings.forms) == (set(), {})
+    assert before < USELESS_DB < 30 < db
+    weights = {tensor.name: numpy_helper.to_array(tensor) for tensor in int8.graph.initializer}
+    assert [each.dtype.name for each in weights.values() if each.size == 66 * 64] == ["int8"]
 
 
 @pytest.mark.usefixtures("bytes_are_free")
