@@ -80,8 +80,8 @@ def layer_scales(plan: Plan, table: CalibrationTable) -> tuple[LayerScales, ...]
 def _weights_of(plan: Plan, table: CalibrationTable, place: str) -> Iterator[LayerScales]:
     named = [(layer.node, layer.op_type, layer.weight, layer.output) for layer in plan.weighted]
     named += [(each.node, each.op_type, name, "") for each in plan.recurrent for name in each.tensors]
-    keyed = [(row, plan.weight_key(row[0], row[2])) for row in named]
     named += [(each.node, each.op_type, each.weight, "") for each in plan.embeddings]
+    keyed = [(row, plan.weight_key(row[0], row[2])) for row in named]
     # a recurrent node or an embedding that stays float has no entry
     for (node, op_type, weight, output), key in keyed:
         if key in table.weights:

@@ -9,6 +9,7 @@ from made_reports import json_of
 from int8cal.calibration.ranges import TensorEntry
 from int8cal.errors import ConfigError
 from int8cal.evaluation.result import LayerScales
+from int8cal.graph.embeddings import Embedding
 from int8cal.graph.layers import Layer, Recurrent
 from int8cal.graph.plan import Plan
 from int8cal.quantization.table import CalibrationTable, TableSettings, WeightEntry
@@ -40,6 +41,15 @@ def test_every_layer_finds_its_scales_also_where_two_share_a_weight():
         ("c", "c_out", (3.0,)),
         ("lstm", "", (4.0,)),
     ]
+
+
+def test_an_embedding_in_int8_has_its_scales_in_the_report_and_one_in_float_has_none():
+    words, places = (
+        Embedding(node, "Gather", weight, (3, 16), gathers=(node,)) for node, weight in (("a", "W"), ("b", "P"))
+    )
+    plan = replace(plan_of(), recurrent=(), embeddings=(words, places))
+    table = CalibrationTable({}, {}, TableSettings(), {}, {"W": entry(1.0, 2.0, 3.0)})
+    assert layer_scales(plan, table) == (LayerScales("a", "Gather", "W", "", entry(1.0, 2.0, 3.0)),)
 
 
 def test_the_document_says_how_far_scales_are_apart():
