@@ -54,6 +54,7 @@ from int8cal.identity import identified, save_stamped
 from int8cal.inputs import changes, settings_of, versions_of
 from int8cal.io.atomic import OutputDirectory
 from int8cal.io.paths import MODEL, REPORT_FILES, STATISTICS, TABLE, require_apart, require_free, require_possible
+from int8cal.job import model_stem
 from int8cal.pipeline import (
     Calibrated,
     before_calibration,
@@ -96,8 +97,8 @@ class CalibrationOutcome:
 
 def files_of(job: Job) -> tuple[Path, tuple[str, ...]]:
     """Return the directory that a job writes to, and its files' names: model, table, statistics, reports."""
-    stem = job.model.name.removesuffix(".onnx")
-    return job.output.dir or Path(f"{stem}-int8"), (*(stem + end for end in (MODEL, TABLE, STATISTICS)), *REPORT_FILES)
+    stem = model_stem(job.model)
+    return job.directory, (*(stem + end for end in (MODEL, TABLE, STATISTICS)), *REPORT_FILES)
 
 
 def checkpoint_of(job: Job) -> Path:
@@ -182,7 +183,7 @@ class ShardOutcome:
 
 def shard_file(job: Job) -> Path:
     """Say where the statistics of a job's shard go; those of all shards lie in one directory."""
-    stem = job.model.name.removesuffix(".onnx")
+    stem = model_stem(job.model)
     shard = Shard.parse(str(job.calibration.shard))
     return (job.output.dir or Path(f"{stem}-shards")) / f"{stem}.{shard.stem}{STATISTICS}"
 

@@ -6,6 +6,7 @@ these dataclasses, which `int8cal.declared` reads. Types and limits are checked 
 """
 
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Annotated, ClassVar, Literal
 
 from int8cal.data_settings import DataSettings
@@ -438,6 +439,11 @@ class OutputSettings:
     ] = False
 
 
+def model_stem(model: str | Path) -> str:
+    """Return what results are called after: the name of the model's file, without .onnx."""
+    return Path(model).name.removesuffix(".onnx")
+
+
 @dataclass(frozen=True)
 class Job:
     """The keys of one job."""
@@ -452,3 +458,8 @@ class Job:
     output: Annotated[OutputSettings, Option("Where the files go.")] = OutputSettings()
     quiet: Annotated[bool, Option("Print errors only.", flag="-q --quiet", group="Output")] = False
     name: Annotated[Name, Option("Of the job, for tables and directories; empty for the model's stem.")] = ""
+
+    @property
+    def directory(self) -> Path:
+        """Where the results go."""
+        return self.output.dir or Path(f"{model_stem(self.model)}-int8")

@@ -27,10 +27,11 @@ def command(context: click.Context, *, model: str, output: str | None) -> None:
     in comments.
     """
     from int8cal.io.paths import require_apart, require_free
+    from int8cal.job import model_stem
 
     values, _ = options.given_settings(context)
     source = Path(model)
-    path = Path(output) if output is not None else Path(source.name.removesuffix(".onnx") + ".yaml")
+    path = Path(output) if output is not None else Path(f"{model_stem(source)}.yaml")
     from int8cal.config.starter import starter_yaml
     from int8cal.io.atomic import atomic_write
 

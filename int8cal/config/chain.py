@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import difflib
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from int8cal.job import DataSettings
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+    from pathlib import Path
 
     from int8cal.config.yaml_file import SettingPlace
     from int8cal.job import Job
@@ -126,7 +126,6 @@ def recorded_job(
         what = f'of "{first}" and this model one has evaluation data and the other has none'
         raise place.error(what, "give evaluation.data to both, or to none")
     settings = {split: data_of(job, split) for split in wanted} if own else {}
-    directory = job.output.dir or Path(f"{job.model.stem}-int8")
-    paths = {split: DataSettings(path=str(recorded_at(directory, split))) for split in wanted}
+    paths = {split: DataSettings(path=str(recorded_at(job.directory, split))) for split in wanted}
     evaluation = replace(job.evaluation, data=paths.get(EVALUATION))
     return replace(job, data=paths[CALIBRATION], evaluation=evaluation), settings

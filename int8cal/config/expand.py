@@ -16,6 +16,7 @@ from int8cal.config.layers import SettingsLayer, layered, nest, settings_layer, 
 from int8cal.config.schema import ConfigFile, JobLayer
 from int8cal.errors import ConfigError
 from int8cal.io.paths import exists
+from int8cal.job import model_stem
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -192,7 +193,7 @@ def names_of(jobs: tuple[Expanded, ...]) -> tuple[str, ...]:
     It is the job's `name` or its model's stem, plus the matrix suffix; models of one stem get their directory's name in
     front, and what is still not unique is numbered from 2.
     """
-    names = [(job.layer.get("name") or Path(job.layer["model"]).stem) + job.suffix for job in jobs]
+    names = [(job.layer.get("name") or model_stem(job.layer["model"])) + job.suffix for job in jobs]
     shared = {name for name, count in Counter(names).items() if count > 1}
     for index, job in enumerate(jobs):
         folder = Path(job.layer["model"]).parent.name
@@ -213,7 +214,7 @@ def names_of(jobs: tuple[Expanded, ...]) -> tuple[str, ...]:
 def with_directory(layer: SettingsLayer, name: str) -> SettingsLayer:
     """Fill in `{name}` in output.dir, and give a job that is not named after its model a directory of its own."""
     directory = layer.get("output", {}).get("dir")
-    if directory is None and name != Path(layer["model"]).stem:
+    if directory is None and name != model_stem(layer["model"]):
         return layered(layer, {"output": {"dir": f"{name}-int8"}})
     if directory is not None and _NAME_PLACEHOLDER in directory:
         return layered(layer, {"output": {"dir": directory.replace(_NAME_PLACEHOLDER, name)}})
@@ -228,11 +229,10 @@ def require_distinct_outputs(jobs: Iterable[Job], places: Iterable[str]) -> None
     """
     owners: dict[Path, Job] = {}
     for job, where in zip(jobs, places, strict=True):
-        directory = job.output.dir or Path(f"{job.model.stem}-int8")
-        owner = owners.setdefault(Path(os.path.realpath(directory)), job)  # resolve() fails on a link to itself
+        owner = owners.setdefault(Path(os.path.realpath(job.directory)), job)  # resolve() fails on a link to itself
         if owner is not job:
             raise ConfigError(
-                f'jobs "{owner.name}" and "{job.name}" would both write to {directory}',
+                f'jobs "{owner.name}" and "{job.name}" would both write to {job.directory}',
                 do='write "dir: results/{name}" under output, {name} stands for the job',
                 where=where,
             )

@@ -21,7 +21,7 @@ from int8cal.config.yaml_file import Loc, SettingPlace, YamlFile, key_path, read
 from int8cal.errors import ConfigError, UsageError
 from int8cal.evaluation.figures import metric_name
 from int8cal.evaluation.gates import gates_of, on_outputs, parse_gates
-from int8cal.job import DEFAULT_TARGET, CalibrationSettings, DataSettings, Job, QuantizationSettings
+from int8cal.job import DEFAULT_TARGET, CalibrationSettings, DataSettings, Job, QuantizationSettings, model_stem
 from int8cal.runtime.targets import TARGETS
 
 if TYPE_CHECKING:
@@ -265,7 +265,7 @@ def _job(layer: SettingsLayer, place: SettingPlace, name: str = "", *, linked: b
     target = TARGETS.get(quantization.get("target", DEFAULT_TARGET))
     if target is not None:
         quantization.setdefault("activations", target.activations[0])
-    name = name or layer.get("name") or Path(layer["model"]).stem
+    name = name or layer.get("name") or model_stem(layer["model"])
     sections = {"data": data, "evaluation": evaluation, "quantization": quantization}
     # every layer has been checked strictly: this makes paths of text, and tuples of lists
     return _job_reader().validate_python(layer | sections | {"name": name})

@@ -16,7 +16,7 @@ from int8cal.evaluation.evaluate import model_bytes
 from int8cal.graph.prepare import Prepared, prepare, require_layers
 from int8cal.graph.select import Selection
 from int8cal.graph.staying import float_nodes
-from int8cal.job import CalibrationSettings, QuantizationSettings
+from int8cal.job import CalibrationSettings, QuantizationSettings, model_stem
 from int8cal.phrases import counted
 from int8cal.report.wording import kinds_text, shortened, size
 from int8cal.runtime.sessions import simplify
@@ -71,7 +71,9 @@ def starter_yaml(model: Path, beside: Path) -> str:
         *_evaluation(signature),
         "",
         "output:",
-        _line(f"  dir: {_text(_free(_stem(model), beside))}", "an existing one is refused, unless this job made it"),
+        _line(
+            f"  dir: {_text(_free(model_stem(model), beside))}", "an existing one is refused, unless this job made it"
+        ),
         _line("  # overwrite: true", "replace it whatever made it"),
     ]
     return "\n".join(lines) + "\n"
@@ -313,10 +315,6 @@ def _relative(model: Path, beside: Path) -> str:
         return Path(os.path.relpath(model.absolute(), beside.absolute())).as_posix()
     except ValueError:  # another drive
         return model.absolute().as_posix()
-
-
-def _stem(model: Path) -> str:
-    return model.name.removesuffix(".onnx")
 
 
 def _free(stem: str, beside: Path) -> str:

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from int8cal.calibrating import files_of
 from int8cal.config.expand import require_distinct_outputs
 from int8cal.errors import ConfigError
 from int8cal.job import DataSettings, Job, OutputSettings
@@ -179,6 +180,19 @@ def test_jobs_of_two_files_with_one_directory_are_refused():
     ]
     with pytest.raises(ConfigError, match="would both write to a-int8"):
         require_distinct_outputs(jobs, ["one.yaml", "two.yaml"])
+
+
+def test_the_default_directory_is_compared_as_it_is_written_to_also_of_a_model_that_is_not_called_onnx():
+    version = Job(Path("x/net.v2"), DataSettings("d"), name="net")
+    assert files_of(version)[0] == Path("net.v2-int8")
+    jobs = [version, Job(Path("b.onnx"), DataSettings("d"), output=OutputSettings(Path("net.v2-int8")), name="b")]
+    with pytest.raises(ConfigError, match=r"would both write to net\.v2-int8"):
+        require_distinct_outputs(jobs, ["one.yaml", "two.yaml"])
+
+
+def test_jobs_are_named_as_their_files_are(load):
+    jobs = load("defaults: {data: d}\njobs: [{model: net.v1}, {model: net.v2}]\n")
+    assert [(job.name, str(files_of(job)[0])) for job in jobs] == [("net.v1", "net.v1-int8"), ("net.v2", "net.v2-int8")]
 
 
 def test_a_model_whose_stem_is_a_directory_names_no_job(load, refused, models):
