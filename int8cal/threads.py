@@ -7,7 +7,7 @@ import queue
 import threading
 import time
 from collections import deque
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, TypeVar
 
@@ -22,6 +22,7 @@ Y = TypeVar("Y")
 _SHORT_S, _LAST = 150e-6, 8  # a call that no thread is woken for; calls over which what they take is told
 _PARTS, _MOST_IN_PART = 64, 32  # of items, per thread; and items of a part
 _POLL_SECONDS = 0.1
+_part = threading.local()  # of a thread of in_parts: given_up, an event
 
 
 @contextmanager
@@ -86,6 +87,8 @@ def in_order(function: Callable[[X], Y], items: Iterable[X], at_once: int, *, sh
 def in_parts(function: Callable[[X], Y], items: Iterable[X], threads: int) -> Iterator[Y]:
     """Call a function for every item in threads; of very many items several in turn, which cost less than their calls.
 
+    Where results are given up, as by an interrupt, calls under way are waited for: long ones call `require_wanted`.
+
     Yields:
         Results, in the order of the items.
     """
@@ -94,13 +97,30 @@ def in_parts(function: Callable[[X], Y], items: Iterable[X], threads: int) -> It
         yield from map(function, every)
         return
     size = min(max(len(every) // (threads * _PARTS), 1), _MOST_IN_PART)
+    given_up = threading.Event()
 
     def part(first: int) -> list[Y]:
+        _part.given_up = given_up
         return [function(item) for item in every[first : first + size]]
 
     with ThreadPoolExecutor(threads, "int8cal-part") as pool:
-        for results in pool.map(part, range(0, len(every), size)):
-            yield from results
+        try:
+            for results in pool.map(part, range(0, len(every), size)):
+                yield from results
+        except BaseException:
+            given_up.set()
+            raise
+
+
+def require_wanted() -> None:
+    """End a call of `in_parts` whose result nobody waits for any more.
+
+    Raises:
+        CancelledError: So it is. In other threads nothing is raised.
+    """
+    given_up: threading.Event | None = getattr(_part, "given_up", None)
+    if given_up is not None and given_up.is_set():
+        raise CancelledError
 
 
 @contextmanager

@@ -22,8 +22,11 @@ import numpy.typing as npt
 from int8cal.numerics.affine import SMALLEST_SCALE, QType
 from int8cal.numerics.compiled import compiled, part
 from int8cal.numerics.pairs import SAFE_SUM, Links, Rows
+from int8cal.threads import require_wanted
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from int8cal.numerics import Array, Float32, Float64, Int8, Int64
 
     Floats = npt.NDArray[np.floating[Any]]
@@ -66,9 +69,11 @@ def choose_scales(rows: Rows, dtype: QType, links: Links) -> Float64:
     return np.concatenate(parts)
 
 
-def _parts(values: Array) -> list[slice]:
+def _parts(values: Array) -> Iterator[slice]:
     step = max(_AT_ONCE // max(values[:1].size, 1), 1)
-    return [slice(start, start + step) for start in range(0, max(len(values), 1), step)]
+    for start in range(0, max(len(values), 1), step):
+        require_wanted()
+        yield slice(start, start + step)
 
 
 def _chosen(stored: Array, positions: int, dtype: QType, links: Links) -> Float64:

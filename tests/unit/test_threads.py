@@ -1,11 +1,12 @@
+from concurrent.futures import CancelledError
 from threading import Barrier, Event, current_thread
-from time import thread_time
+from time import sleep, thread_time
 
 import numpy as np  # noqa: F401 - which brings the library
 import pytest
 from threadpoolctl import threadpool_info
 
-from int8cal.threads import in_order, in_parts, one_thread_each
+from int8cal.threads import in_order, in_parts, one_thread_each, require_wanted
 
 
 def blas_threads():
@@ -82,6 +83,28 @@ def test_items_in_parts_keep_their_order(count, threads):
 def test_few_items_run_side_by_side():
     both = Barrier(2, timeout=20)
     assert sorted(in_parts(lambda _: both.wait(), range(2), 2)) == [0, 1]
+
+
+def test_calls_under_way_end_early_where_one_fails():
+    both, ended = Barrier(2), []
+
+    def call(item):
+        both.wait(timeout=30)
+        if item == 0:
+            raise ValueError("no")
+        for _ in range(1000):
+            try:
+                require_wanted()
+            except CancelledError:
+                ended.append("early")
+                raise
+            sleep(0.01)
+        return item
+
+    with pytest.raises(ValueError, match="no"):
+        list(in_parts(call, (0, 1), 2))
+    assert ended == ["early"]
+    require_wanted()  # in no call
 
 
 def test_short_calls_stay_in_the_callers_thread_and_keep_their_order():

@@ -42,7 +42,7 @@ from int8cal.search.steps.equalization import (
     usable_chains,
     wishes,
 )
-from int8cal.threads import in_parts, one_thread_each
+from int8cal.threads import in_parts, one_thread_each, require_wanted
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -233,6 +233,7 @@ class _Search:
             return []
         ranked = []
         for number, (name, exponents) in enumerate(self._candidates(chain, sizes)):
+            require_wanted()
             after = self._errors(chain, exponents, readers)
             ranked.append((mean_ratio(after, before), number, name, exponents))
         # the numbers tell equal ratios apart: exponents have no order
