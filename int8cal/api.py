@@ -25,9 +25,11 @@ from int8cal.identity import identified
 from int8cal.job import DEFAULT_TARGET, DataSettings
 from int8cal.pipeline import calibrate_model
 from int8cal.progress import watching
+from int8cal.protos import with_values
 from int8cal.quantization.table import CalibrationTable
 from int8cal.quantization.table_file import load_table
 from int8cal.quantizing import quantize_prepared
+from int8cal.runtime.scratch import weights_folder
 from int8cal.runtime.sessions import simplify
 
 if TYPE_CHECKING:
@@ -111,7 +113,7 @@ def calibrate(
                 raise UsageError(f"{what} nothing in calibrate", do="give budget, or call evaluate")
     if job.quantization.budget is not None and job.evaluation.data is None and isinstance(data, Iterator):
         raise UsageError("a budget reads the data more than once", do="give a list or a function, or eval_data")
-    with placed_patterns(lambda key: key.rpartition(".")[2]), watching(progress):
+    with placed_patterns(lambda key: key.rpartition(".")[2]), watching(progress), weights_folder():
         calibrated = calibrate_model(job, _model(model), stream=stream, metric=metric_of(metric))
     for finding in calibrated.findings:
         warnings.warn(str(finding), DataWarning, stacklevel=2)
@@ -140,8 +142,9 @@ def quantize(model: Model, table: CalibrationTable | str | Path, *, force: bool 
         where, table = str(path), load_table(path)
     elif not isinstance(table, CalibrationTable):
         raise UsageError(f"table is {_kind(table)}", do="give a CalibrationTable, or the path of a .table.json")
-    prepared = prepare(_model(model), simplify, table.settings.activations)
-    return quantize_prepared(prepared, table, where, force=force).model
+    with weights_folder():
+        prepared = prepare(_model(model), simplify, table.settings.activations)
+        return with_values(quantize_prepared(prepared, table, where, force=force).model)
 
 
 def evaluate(
@@ -189,7 +192,7 @@ def evaluate(
     job = _job(fp32, path, "evaluate", given)
     if stream is not None:
         _tell_unheeded(given, preprocessed=False)
-    with watching(progress):
+    with watching(progress), weights_folder():
         report = evaluate_models(
             job,
             _model(fp32),

@@ -201,9 +201,15 @@ def _ending(result: JobResult) -> str:
 def _dry_run(tasks: Sequence[Task], *, rerun: bool) -> int:
     """List the jobs, and give the exit code of the first one that cannot run."""
     from int8cal.batch.up_to_date import check_jobs
+    from int8cal.runtime.scratch import weights_folder
 
+    with weights_folder():
+        return _checked(check_jobs(tasks, rerun=rerun))
+
+
+def _checked(jobs: Iterable[Checked]) -> int:
     code, counts = 0, {"to run": 0, "up to date": 0, "cannot run": 0}
-    for checked in check_jobs(tasks, rerun=rerun):
+    for checked in jobs:
         up_to_date = checked.decision.up_to_date
         state = "cannot run" if checked.error else "up to date" if up_to_date else "to run"
         counts[state] += 1

@@ -19,6 +19,7 @@ from int8cal.graph.staying import float_nodes
 from int8cal.job import CalibrationSettings, QuantizationSettings, model_stem
 from int8cal.phrases import counted
 from int8cal.report.wording import kinds_text, shortened, size
+from int8cal.runtime.scratch import weights_folder
 from int8cal.runtime.sessions import simplify
 
 if TYPE_CHECKING:
@@ -43,6 +44,7 @@ _SHOWN = 6  # entries of a list that may be long
 _KINDS = 12  # of nodes in a line
 
 
+@weights_folder()
 def starter_yaml(model: Path, beside: Path) -> str:
     """Write a YAML for a model, which `int8cal run` takes once there is data where it says.
 

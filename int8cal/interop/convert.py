@@ -24,6 +24,7 @@ from int8cal.phrases import counted
 from int8cal.quantization.derived_tables import unscaled
 from int8cal.quantization.table_file import load_table
 from int8cal.runtime.openvino import Operations, operations_of, with_fake_quantize
+from int8cal.runtime.scratch import weights_folder
 from int8cal.runtime.sessions import simplify
 
 if TYPE_CHECKING:
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     from int8cal.quantization.table import CalibrationTable
 
 
+@weights_folder()
 def export_table(source: Path, form: str, output: Path, choices: Choices, *, overwrite: bool = False) -> Conversion:
     """Write a table of int8cal's in the format of another runtime.
 
@@ -93,6 +95,7 @@ def export_table(source: Path, form: str, output: Path, choices: Choices, *, ove
     return replace(converted, losses=(*widened, *apart, *converted.losses))
 
 
+@weights_folder()
 def import_table(source: Path, form: str, output: Path, choices: Choices, *, overwrite: bool = False) -> Conversion:
     """Write a calibration table from a file of another runtime.
 

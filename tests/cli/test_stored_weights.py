@@ -7,11 +7,16 @@ import numpy as np
 import onnx
 import pytest
 
+import int8cal
 from int8cal import calibrating, stored
 from int8cal.calibrating import calibrate_job, count_shard
+from int8cal.cli.main import main
 from int8cal.config.load import job_from_options
+from int8cal.config.starter import starter_yaml
 from int8cal.describe import describe_file
 from int8cal.graph import load
+from int8cal.interop import Choices
+from int8cal.interop.convert import export_table, import_table
 from int8cal.report.screen import Screen
 from int8cal.runtime import scratch
 
@@ -96,3 +101,39 @@ def test_a_shard_and_inspect_store_them_too(case, names, tmp_path):
         work()
         assert {"W", "V", "M"} <= names
         assert [*tmp_path.iterdir()] == []
+
+
+def test_so_does_whatever_else_reads_a_model(case, names, tmp_path, monkeypatch):
+    folder, model = case
+    monkeypatch.chdir(folder)
+    (folder / "job.yaml").write_text(f"model: {model.name}\ndata: x.npy\noutput: {{dir: dry}}\n")
+    table = int8cal.calibrate(model, folder / "x.npy", threads=1)
+    assert {"W", "V", "M"} <= names
+    written(case, "for-tables", **{"output.overwrite": True})
+    choices = Choices(model=model)
+    for work in (
+        lambda: starter_yaml(model, folder),
+        lambda: main(["run", "job.yaml", "--dry-run"]),
+        lambda: int8cal.quantize(model, table),
+        lambda: int8cal.evaluate(model, model, folder / "x.npy", threads=1, latency=False),
+        lambda: export_table(
+            folder / "for-tables" / "net.table.json", "onnxruntime", folder / "ort.json", choices, overwrite=True
+        ),
+        lambda: import_table(folder / "ort.json", "onnxruntime", folder / "again.json", choices, overwrite=True),
+    ):
+        names.clear()
+        work()
+        assert {"W", "V", "M"} <= names
+        assert [*tmp_path.iterdir()] == []
+
+
+def test_a_model_of_the_api_holds_its_weights(case, names, monkeypatch):
+    folder, model = case
+    table = int8cal.calibrate(model, folder / "x.npy", threads=1)
+    stored_ones = int8cal.quantize(model, table).SerializeToString()
+    assert "W_quantized" in names
+    with monkeypatch.context() as patch:
+        patch.setattr("int8cal.api.weights_folder", nullcontext)
+        names.clear()
+        assert int8cal.quantize(model, table).SerializeToString() == stored_ones
+    assert "W_quantized" not in names
