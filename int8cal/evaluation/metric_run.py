@@ -239,10 +239,13 @@ def _whole(arrays: list[Array], batched: bool | None) -> Array:
 def _figures(found: object) -> Float64 | None:
     """Read what a metric returned as real numbers; None where it is none."""
     try:
-        values = np.asarray(found)
+        values = np.asanyarray(found)
     except ValueError:  # lists of different lengths
         return None
-    return values.astype(np.float64) if values.dtype.kind in "biuf" and values.ndim <= 1 else None
+    if values.dtype.kind not in "biuf" or values.ndim > 1:
+        return None
+    values = values.astype(np.float64)
+    return values.filled(np.nan) if isinstance(values, np.ma.MaskedArray) else np.asarray(values)
 
 
 def _shown(found: object) -> str:

@@ -54,6 +54,20 @@ def test_a_figure_of_each_sample_has_an_interval():
     assert reasons == {}
 
 
+@pytest.mark.parametrize("mask", [[False, True, False], True])
+def test_a_masked_figure_is_none(mask):
+    def metric(outputs, labels):
+        return np.ma.masked_array(outputs["y"][:, 0], mask)
+
+    with pytest.raises(MetricError, match=r"sample [01]\.jpg: returns NaN"):
+        run(metric, rows(1, 2, 3), rows(1, 2, 3))
+
+
+def test_masks_of_a_metric_that_hide_nothing_do_no_harm():
+    found, _ = run(lambda outputs, labels: np.ma.masked_array(outputs["y"][:, 0]), rows(1, 2), rows(1, 1))
+    assert (found.fp32, found.int8) == (1.5, 1.0)
+
+
 def test_where_lower_is_better_a_drop_is_still_what_got_worse():
     def error(outputs, labels):
         return outputs["y"].mean(axis=1)
