@@ -154,6 +154,9 @@ def _rows(path: Path, *, bare: bool) -> Iterator[Row]:
         for line, text in _lines(path):
             if isinstance(text, DataError):
                 yield line, text
+            elif suffix == ".txt" and line == 1 and "\r" in text.strip() and not text.endswith("\n"):
+                what = "its lines end in carriage returns alone, expected line feeds"
+                raise DataError(what, where=path.as_posix(), do="convert the file, or write it again")
             elif text.strip():
                 yield line, {_TEXT: text.rstrip("\r\n")} if suffix == ".txt" else _object(path, line, text)
     except OSError as error:
@@ -173,6 +176,11 @@ def _lines(path: Path) -> Iterator[tuple[int, str | DataError]]:
 def _object(path: Path, line: int, text: str) -> dict[str, Any] | DataError:
     try:
         found = json.loads(text)
+        if "\\u" in text:
+            json.dumps(found, ensure_ascii=False).encode()
+    except UnicodeEncodeError as error:
+        half = f"\\u{ord(error.object[error.start]):04x}"
+        return unreadable(_place(path, line), f"it has half a surrogate pair, {half}, which stands for no character")
     except (ValueError, RecursionError) as error:
         return unreadable(_place(path, line), f"it is no JSON: {error}")
     return found if isinstance(found, dict) else unreadable(_place(path, line), "it is no JSON object")

@@ -46,6 +46,20 @@ def test_blank_lines_of_a_txt_are_no_samples_and_lines_keep_their_numbers(tmp_pa
     assert [row["text"] for row, _ in read(path, [0, 2, 2])] == ["first", "third", "third"]
 
 
+def test_a_txt_whose_lines_end_in_carriage_returns_is_not_one_sample(tmp_path):
+    (tmp_path / "a.txt").write_bytes(b"one\rtwo\rthree\r")
+    with pytest.raises(DataError, match=r"a\.txt: its lines end in carriage returns alone, expected line feeds"):
+        read(tmp_path / "a.txt")
+
+
+def test_a_carriage_return_inside_a_line_is_text_and_an_escaped_pair_is_a_character(tmp_path):
+    path, other = tmp_path / "a.txt", tmp_path / "a.jsonl"
+    path.write_bytes(b"one\rtwo\r\nthree\r")
+    other.write_bytes(b'{"text": "\\ud83d\\ude00"}')
+    assert [row["text"] for row, _ in read(path)] == ["one\rtwo", "three"]
+    assert [row["text"] for row, _ in read(other)] == ["\U0001f600"]
+
+
 def test_objects_of_a_jsonl_keep_their_values(tmp_path):
     path = tmp_path / "a.jsonl"
     path.write_text('{"text": "a", "n": [1, 2.5]}\n\n{"text": "\\n", "n": []}\n', encoding="utf-8")
@@ -57,6 +71,8 @@ def test_objects_of_a_jsonl_keep_their_values(tmp_path):
     ("name", "content", "what"),
     [
         ("a.jsonl", b'{"text": "a"}\nnot json\n', "line 2: cannot be read: it is no JSON"),
+        ("a.jsonl", b'{"text": "\\ud800 waves"}\n', r"line 1: cannot be read: it has half a surrogate pair, \ud800"),
+        ("a.jsonl", b'{"n": [{"\\uDfff": 1}]}\n', r"line 1: cannot be read: it has half a surrogate pair, \udfff"),
         ("a.jsonl", b'{"text": "a"}\n["a"]\n', "line 2: cannot be read: it is no JSON object"),
         ("a.txt", b"a\n\xff\xfe\n", "line 2: cannot be read: it is not UTF-8"),
         ("a.csv", b"x,y\n1,2\n\n3\n", "line 4: cannot be read: 1 cells, the columns are 2: x, y"),
