@@ -32,6 +32,31 @@ _META = "int8cal.settings"
 PATH = click.Path(readable=False)
 
 
+def is_plain(number: str) -> bool:
+    """Tell whether a number is written as gates and JSON have it: Python reads 1_0 and digits of all scripts, too."""
+    return number.isascii() and "_" not in number
+
+
+class _Whole(click.types.IntParamType):
+    """A whole number."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Read plain digits."""
+        if not is_plain(str(value)):
+            self.fail(f"{value!r} is not a valid integer.", param, ctx)
+        return super().convert(value, param, ctx)
+
+
+class _Real(click.types.FloatParamType):
+    """A number."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Read plain digits."""
+        if not is_plain(str(value)):
+            self.fail(f"{value!r} is not a valid float.", param, ctx)
+        return super().convert(value, param, ctx)
+
+
 class _NumberOf(_PairType):
     """NAME=NUMBER."""
 
@@ -41,7 +66,7 @@ class _NumberOf(_PairType):
         """Split at the last sign of equality."""
         name, _, number = str(value).rpartition("=")
         try:
-            found = float(number)
+            found = float(number) if is_plain(number) else math.nan
         except ValueError:
             found = math.nan
         if not name or math.isnan(found):
@@ -73,6 +98,7 @@ class _NameOf(_NamesType):
 
 
 NUMBER_OF, NAME_OF = _NumberOf(), _NameOf()
+WHOLE, REAL = _Whole(), _Real()
 
 
 class Setting(GroupedOption):
@@ -102,7 +128,7 @@ class Setting(GroupedOption):
 
 def _size(text: str) -> int | list[int]:
     """Read pixels: 256, or height and width as 256x320."""
-    match = re.fullmatch(r"(\d+)(?:x(\d+))?", text)
+    match = re.fullmatch(r"([0-9]+)(?:x([0-9]+))?", text)
     if match is None:
         raise click.BadParameter(f'"{text}" is no size: give pixels, such as 256, or HEIGHTxWIDTH, such as 256x320')
     return int(match[1]) if match[2] is None else [int(match[1]), int(match[2])]
@@ -111,6 +137,8 @@ def _size(text: str) -> int | list[int]:
 def _number(text: str, example: str = "1/255") -> float:
     """Read a number or a fraction, as close as a float comes."""
     try:
+        if not is_plain(text):
+            raise ValueError
         return float(Fraction(text.strip()))
     except (ValueError, ZeroDivisionError, OverflowError) as error:
         raise click.BadParameter(f'"{text}" is no number: give for example {example}') from error
@@ -175,7 +203,7 @@ def _option(setting: Declared) -> Callable[[CommandT], CommandT]:
     elif setting.section is not None or setting.form not in ("", "metric"):
         how = {"type": PATH}
     else:
-        how = {"type": kind}
+        how = {"type": WHOLE if kind is int else REAL if kind is float else kind}
     return click.option(
         *option.flag.split(),
         cls=Setting,

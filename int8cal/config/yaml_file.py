@@ -279,10 +279,17 @@ class _Builder:
     def _too_large(self, node: yaml.Node) -> ConfigError:
         return self._error(node, "the whole number is too large", "give one of at most 18 digits")
 
+    def _plain(self, node: yaml.ScalarNode) -> object:
+        """Construct a value; a number is written as options and gates take it, without 1_0 of YAML 1.1."""
+        value = self._loader.construct_object(node)
+        if isinstance(value, int | float) and "_" in node.value:
+            raise self._error(node, f'the number "{node.value}" has underscores', "write it without, or quote text")
+        return value
+
     def _constructed(self, node: yaml.ScalarNode) -> object:
         try:
             if "${" not in node.value:
-                return self._loader.construct_object(node)
+                return self._plain(node)
             if _UNCLOSED.search(node.value):
                 raise self._error(node, 'a "${" without its "}"', "write ${NAME}, or $${ for a plain ${")
             text = _VARIABLE.sub(lambda match: self._variable(node, match), node.value)
@@ -290,7 +297,7 @@ class _Builder:
                 return text
             # A plain ${SAMPLES} may stand for a number, as it would if its text stood in the file.
             tag = self._loader.resolve(yaml.ScalarNode, text, (True, False))  # type: ignore[no-untyped-call]
-            return self._loader.construct_object(yaml.ScalarNode(tag, text, node.start_mark, node.end_mark))
+            return self._plain(yaml.ScalarNode(tag, text, node.start_mark, node.end_mark))
         except ValueError as error:
             if "integer string conversion" in str(error):  # Python refuses thousands of digits in its own words
                 raise self._too_large(node) from error

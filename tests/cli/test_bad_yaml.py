@@ -71,6 +71,7 @@ BAD = {
     "text for a list": (JOB + "evaluation: {gates: 'sqnr_db>=3'}\n", 3, "expected a list", "put it in brackets"),
     "a section without keys": (JOB + "calibration:\n", 3, "expected a mapping, got nothing", "remove the key"),
     "a mapping for jobs": ("jobs:\n  model: m\n  data: d\n", 2, "expected a list", 'begin each entry with "- "'),
+    "underscores": ("model: m\ndata: {path: d, samples: 1_0}\n", 2, 'the number "1_0" has underscores', "without"),
     # values out of range
     "too large": (JOB + "calibration: {percentile: 101}\n", 3, "a number of at most 100, got 101", ""),
     "too small": ("model: m\ndata: {path: d, samples: 0}\n", 2, "a number of at least 1, got 0", ""),
