@@ -38,6 +38,7 @@ class TextPreprocess:
             group="Data",
             help="Cut text at N tokens (default: the model's fixed length, or what the tokenizer's file says).",
             ge=1,
+            le=1_000_000,  # padding to more fills the memory
         ),
     ] = None
     padding: Annotated[

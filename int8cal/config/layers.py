@@ -50,7 +50,7 @@ _EXPECTED = {
     "greater_than": "a number above {gt:g}",
     "greater_than_equal": "a number of at least {ge:g}",
     "less_than": "a number below {lt:g}",
-    "less_than_equal": "a number of at most {le:g}",
+    "less_than_equal": "a number of at most {le:.9g}",
     "too_short": "at least {min_length} entry",
     "literal_error": "one of {expected}",
     "expected": "{what}",

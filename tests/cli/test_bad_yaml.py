@@ -72,6 +72,12 @@ BAD = {
     "a section without keys": (JOB + "calibration:\n", 3, "expected a mapping, got nothing", "remove the key"),
     "a mapping for jobs": ("jobs:\n  model: m\n  data: d\n", 2, "expected a list", 'begin each entry with "- "'),
     "underscores": ("model: m\ndata: {path: d, samples: 1_0}\n", 2, 'the number "1_0" has underscores', "without"),
+    "too many tokens": (
+        "model: m\ndata: {path: d, preprocess: {text: {max_length: 100000000}}}\n",
+        2,
+        "text.max_length: expected a number of at most 1000000, got 100000000",
+        "",
+    ),
     # values out of range
     "too large": (JOB + "calibration: {percentile: 101}\n", 3, "a number of at most 100, got 101", ""),
     "too small": ("model: m\ndata: {path: d, samples: 0}\n", 2, "a number of at least 1, got 0", ""),
