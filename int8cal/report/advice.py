@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections import Counter
 from typing import TYPE_CHECKING
 
 from int8cal.errors import printable
@@ -35,24 +34,39 @@ _ONE_OF = {
 
 def advice(document: Document, index: int) -> str:
     """Say in one line what to do about a gate that failed; empty for one that held, and where a figure is missing."""
+    return "; ".join(_parts(document, index))
+
+
+def advice_below(document: Document, index: int) -> str:
+    """Say it in a list of all gates: without what stands there under a gate before."""
+    own, before = _parts(document, index), {part for each in range(index) for part in _parts(document, each)}
+    new = [part for part in own if part not in before]
+    return "; ".join(new if len(new) == len(own) else [*new, "as above"])
+
+
+def _parts(document: Document, index: int) -> tuple[str, ...]:
     gate = document.gates[index]
     if gate.passed or gate.value is None:
-        return ""
+        return ()
     if gate.why:  # the figure would hold, and is worth nothing
-        return next((finding.do for finding in document.findings if finding.check == "chance"), "")
+        return tuple(finding.do for finding in document.findings if finding.check == "chance")[:1]
     figure = figure_named(gate.gate, own_metric(document))
     about = next((say for start, say in _ABOUT.items() if figure.startswith(start)), _about_accuracy)
-    return "; ".join(filter(None, about(document, gate, figure)))
+    return tuple(filter(None, about(document, gate, figure)))
 
 
 def advice_on_all(document: Document) -> str:
     """Say in one line what to do about all gates that failed, each advice once."""
-    told = {index: advice(document, index) for index, gate in enumerate(document.gates) if not gate.passed}
-    alike = Counter(filter(None, told.values()))
-    if len(alike) < 2:
-        return "".join(alike) or "see the reasons in the report"
-    first = {text: document.gates[index].gate for index, text in reversed(told.items())}
-    return "; ".join(f"for {first[text]}: {text}" for text in alike)
+    told = {gate.gate: parts for index, gate in enumerate(document.gates) if (parts := _parts(document, index))}
+    if not told:
+        return "see the reasons in the report"
+    of_all = [part for part in next(iter(told.values())) if all(part in parts for parts in told.values())]
+    said, texts = set(of_all), []
+    for gate, parts in told.items():
+        own = [part for part in parts if part not in said]
+        said.update(own)
+        texts += [f"for {gate}: {'; '.join(own)}"] if own else []
+    return "; ".join((*of_all, *texts))
 
 
 def _about_latency(document: Document, gate: Gate, figure: str) -> tuple[str, ...]:

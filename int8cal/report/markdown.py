@@ -12,7 +12,7 @@ from int8cal.errors import printable
 from int8cal.evaluation.gates import figure_named
 from int8cal.phrases import counted
 from int8cal.report import wording
-from int8cal.report.advice import advice
+from int8cal.report.advice import advice_below
 from int8cal.report.document import LaidOut
 from int8cal.report.reading import (
     evaluation_data,
@@ -147,7 +147,7 @@ def _failed(document: Document) -> str:
     lines = []
     for index, gate in told_gates(document):
         if not gate.passed:
-            told = filter(None, (gate_value(document, index), advice(document, index)))
+            told = filter(None, (gate_value(document, index), advice_below(document, index)))
             lines.append(f"❌ {code(gate.gate)}: {'; '.join(map(escape, told))}")
     return bullets(lines, most=_GATES)
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from int8cal.errors import printable
 from int8cal.phrases import counted
 from int8cal.report import wording
-from int8cal.report.advice import advice
+from int8cal.report.advice import advice_below
 from int8cal.report.charts import DECIBEL_CAP
 from int8cal.report.reading import (
     evaluation_data,
@@ -302,7 +302,7 @@ def _verdict_rows(document: Document) -> list[_Row]:
     for index, gate in gates:
         told = f"{'pass' if gate.passed else 'FAIL'}  {gate.gate}  (value {gate_value(document, index)})"
         rows.append(("" if rows else "Gates", told))
-        rows += [("", f"      {text}") for text in filter(None, [advice(document, index)])]
+        rows += [("", f"      {text}") for text in filter(None, [advice_below(document, index)])]
     return rows + _labelled("Warnings", document.other_warnings)
 
 
@@ -310,5 +310,5 @@ def _verdict_bands(document: Document) -> list[str]:
     """Choose a colour for each row of the gates and warnings: gates that failed, and the first warning, have one."""
     gates = list[str]()
     for index, gate in told_gates(document):
-        gates += ["" if gate.passed else "poor", *([""] if advice(document, index) else [])]
+        gates += ["" if gate.passed else "poor", *([""] if advice_below(document, index) else [])]
     return [*gates, *(["fair"] if document.other_warnings else [])]

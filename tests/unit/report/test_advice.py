@@ -21,7 +21,7 @@ from int8cal.evaluation.result import (
     Origin,
     Saturation,
 )
-from int8cal.report.advice import advice, advice_on_all
+from int8cal.report.advice import advice, advice_below, advice_on_all
 from int8cal.report.document import document_of
 from int8cal.report.html import report_to_html
 from int8cal.report.junit import suite_of_report
@@ -193,3 +193,15 @@ def test_every_view_shows_it(held):
     assert told in report_to_markdown(report)
     assert told in report_to_html(report)
     assert told in suite_of_report("job", report, action="calibrate").cases[1].message
+
+
+def test_what_two_gates_have_in_common_is_advised_once(held):
+    document = document_of(held("sqnr_db>=90", "cosine>=0.9999999"))
+    first, second = (advice(document, index) for index in range(2))
+    shared = "leave the worst layers in float, or calibrate with --recipe accurate"
+    assert shared in first
+    assert shared in second
+    assert advice_on_all(document).count(shared) == 1
+    assert advice_below(document, 0) == first
+    assert shared not in advice_below(document, 1)
+    assert advice_below(document, 1).endswith("as above")
