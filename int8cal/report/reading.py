@@ -373,7 +373,8 @@ def _fastest(document: Document) -> list[Headline]:
     interval = ends(found.gain_ci95)
     if interval is not None and interval[0] <= 1.0:
         return [Headline("Fastest here", f"{name} and {other} alike", f"{first} and {second}")]
-    aside = wording.times(found.gain)
+    guessed = is_guessed(here) or is_guessed(there)
+    aside = f"{'perhaps ' if guessed else ''}{wording.times(found.gain)}"
     if here.fp32 is not None and here.fp32 < here.int8:
         aside += f", and the float32 model {wording.milliseconds(here.fp32)}"
     shown = _interval(found.gain_ci95, wording.times)

@@ -164,6 +164,12 @@ def test_a_speedup_that_is_a_guess_is_told_so_in_the_table(timed):
         assert text.count("perhaps 2.00x") == 1
 
 
+def test_the_fastest_runtime_is_a_guess_where_its_speed_is(timed):
+    guess = timed(Latency(4.5, 2.25, 2.0, None, 6))
+    assert line_of(guess) == "OpenVINO: 2.250 ms against 2.411 ms in onnxruntime (perhaps 1.07x)"
+    assert "perhaps 1.07x" in report_to_html(guess)
+
+
 def test_speeds_are_in_the_document_and_read_back(timed, report, tmp_path):
     document = json_of(timed(gain_ci95=(1.05, 1.09)))
     assert document["latencies_ms"]["onnxruntime"] == document["latency_ms"]
