@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from int8cal.graph.layers import Layer
     from int8cal.graph.plan import Plan
-    from int8cal.numerics import Array, Float32, Float64, Int8
+    from int8cal.numerics import Array, Bools, Float32, Float64, Int8
     from int8cal.numerics.affine import QType
     from int8cal.numerics.pairs import Reduction
     from int8cal.quantization.corrections.correction import Draft
@@ -40,6 +40,7 @@ FACTOR = 16
 # The first plane's range, times the one that was chosen. With the second plane there is precision to spare, and inputs
 # of the model may go beyond all that calibration saw: clipping those makes more noise than anything else.
 HEADROOM = 2.0
+_WIDER = 24  # scales that are tried where both planes' codes would be too large for one sum
 
 
 class ResidualCodes(OfNodes[int]):
@@ -209,12 +210,40 @@ def first_plane(codes: Array, reduction: Reduction) -> Array:
 def choose_plane_scales(rows: Rows, dtype: QType, links: Links) -> Float64:
     """Choose scales as `choose_scales` does, from the first plane alone: its codes are FACTOR times as large.
 
+    Where a large code of its last channel leaves the second plane's first one too little room, a scale is taken that is
+    so much wider that both fit, if that makes less noise. With one channel in all, every remainder is lost otherwise.
+
     Args:
         rows: `widened` weights.
         dtype: The range of the codes.
         links: Neighbours of these rows that must stay safe.
     """
-    return choose_scales(_first(rows), dtype, _first_links(rows, links))
+    scales = choose_scales(_first(rows), dtype, _first_links(rows, links))
+    last, follows = (np.abs(each).astype(np.float64) for each in _across(rows.values, rows))
+    met = _meets(rows, links) & (np.multiply(*_across(np.sign(rows.values), rows)) > 0)
+    most = np.where(met, last + follows, 0.0).max(axis=(1, 2), initial=0.0)
+    few = np.flatnonzero(most > (SAFE_SUM - 0.5) * scales)
+    if not few.size:
+        return scales
+    some = replace(rows, values=rows.values[few])
+    wide = most[few] / (SAFE_SUM - 1)
+    shares = np.linspace(0.0, 1.0, _WIDER)[:, None]
+    tried = (scales[few] + shares * np.maximum(wide - scales[few], 0.0)).astype(np.float32).astype(np.float64)
+    noise = np.stack([_noise(some, each, dtype, links) for each in tried])
+    scales[few] = tried[noise.argmin(axis=0), np.arange(few.size)]
+    return scales
+
+
+def _noise(rows: Rows, scales: Float64, dtype: QType, links: Links) -> Float64:
+    """Return what rounding `widened` weights with given scales adds to the output, (scales,), with codes of usual size.
+
+    Values fill a range evenly, the first plane's apart from its headroom, and remainders their step.
+    """
+    codes = round_planes(rows, scales, dtype, links)
+    errors = np.square(rows.values.astype(np.float64) - codes * scales[:, None, None])
+    each = errors.reshape(*errors.shape[:2], rows.positions, 2, -1).sum(axis=(1, 2, 4))
+    power: Float64 = each @ np.array([((dtype.levels / HEADROOM) ** 2) / 12, FACTOR**2 / 12])
+    return power
 
 
 def round_planes(rows: Rows, scales: Float64, dtype: QType, links: Links) -> Int8:
@@ -236,12 +265,23 @@ def round_planes(rows: Rows, scales: Float64, dtype: QType, links: Links) -> Int
     most = SAFE_SUM // 2 if links.any() else dtype.qmax
     codes[..., half:] = np.clip(np.rint(exact), max(dtype.qmin, -most), min(dtype.qmax, most))
     # the only neighbours across the planes: the last channel of the first and the first of the second
-    meets = np.append(links, False).reshape(rows.positions, rows.channels)[:, half - 1]
-    last, follows = codes[..., half - 1].astype(np.int16), codes[..., half].astype(np.int16)
+    last, follows = (each.astype(np.int16) for each in _across(codes, rows))
     room = SAFE_SUM - np.abs(last)
     limited = np.where(last * follows > 0, np.sign(follows) * np.minimum(np.abs(follows), room), follows)
-    codes[..., half] = np.where(meets, limited, follows)
+    codes[..., half] = np.where(_meets(rows, links), limited, follows)
     return codes.reshape(rows.values.shape)
+
+
+def _across(values: Array, rows: Rows) -> tuple[Array, Array]:
+    """Return the first plane's last channel and the second's first one, (scales, outputs per scale, positions)."""
+    split, half = values.reshape(*rows.values.shape[:2], rows.positions, rows.channels), rows.channels // 2
+    return split[..., half - 1], split[..., half]
+
+
+def _meets(rows: Rows, links: Links) -> Bools:
+    """Flag the kernel positions at which the channels of `_across` are neighbours."""
+    flags: Bools = np.append(links, False).reshape(rows.positions, rows.channels)[:, rows.channels // 2 - 1]
+    return flags
 
 
 def _first(rows: Rows) -> Rows:

@@ -22,6 +22,7 @@ from int8cal.quantization.corrections.residual_codes import (
     HEADROOM,
     ResidualCodes,
     can_have_residual_codes,
+    choose_plane_scales,
     first_plane,
     round_planes,
     with_residual_codes,
@@ -205,6 +206,20 @@ def test_pairs_are_safe_with_scales_that_a_table_made_too_small(channels, scale)
     rows = Rows(values, 2 * channels, (3, 3))
     links = link(("flat", "channels"), 9, 2 * channels)
     codes = round_planes(rows, np.full(4, scale / 127), S8, links)
+    assert not unsafe_pairs(codes, links).any()
+
+
+@pytest.mark.parametrize("positions", [1, 7])
+def test_remainders_of_one_channel_are_not_lost_to_its_large_codes(positions):
+    """Both planes of the channel meet in one sum: 127 leaves room for 1, where the remainder needs 8."""
+    values = np.random.default_rng(0).uniform(0.5, 1.0, size=(16, 1, positions, 1)) * [[-1.0]]
+    rows = Rows(np.concatenate([values, values / FACTOR], axis=-1).reshape(16, 1, -1), 2, (positions,))
+    links = link(("flat", "channels"), positions, 2)
+    scales = choose_plane_scales(rows, S8, links)
+    codes = round_planes(rows, scales, S8, links)
+    first, second = np.moveaxis(codes.reshape(16, positions, 2).astype(np.float64), -1, 0)
+    np.testing.assert_allclose(second, first / FACTOR, atol=2)
+    np.testing.assert_allclose(first * scales[:, None], values[:, 0, :, 0], rtol=0.02)
     assert not unsafe_pairs(codes, links).any()
 
 
