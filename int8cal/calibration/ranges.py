@@ -250,6 +250,7 @@ def choose_ranges(
     calibration: CalibrationSettings,
     quantization: QuantizationSettings,
     known: tuple[Mapping[str, TensorStatistics], Ranges] | None = None,
+    expected: Mapping[str, TensorStatistics] | None = None,
 ) -> Ranges:
     """Choose the range of every planned tensor.
 
@@ -260,6 +261,7 @@ def choose_ranges(
         quantization: Activation type, and ranges that the user fixes.
         known: Other statistics and the ranges that were chosen of them, for the same plan by the same settings: a group
             whose statistics are the same objects in both keeps its range.
+        expected: Statistics that ranges are chosen by, where others are to be expected than were observed.
 
     Raises:
         StatisticsError: A planned tensor has no statistics.
@@ -281,7 +283,8 @@ def choose_ranges(
             choice = _user_choice(fixed, quantization)
         else:
             histogram = group_histogram(plan, tensors, group)
-            choice = choose(histogram, calibration.method, quantization.activations, calibration.percentile)
+            wanted = histogram if expected is None else group_histogram(plan, expected, group)
+            choice = choose(wanted, calibration.method, quantization.activations, calibration.percentile)
         entries = {}
         for point in members:
             source = "calibrated" if point.tensor == group and not fixed else "shared"

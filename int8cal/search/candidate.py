@@ -8,6 +8,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from int8cal.calibration.engines.local import collect
+from int8cal.calibration.lookups import find_lookups, with_tables
 from int8cal.calibration.ranges import Ranges, choose_ranges
 from int8cal.graph.chains import find_chains
 from int8cal.graph.costs import inference_us, other_nodes_us
@@ -109,6 +110,11 @@ class Inputs:
     def chains(self) -> tuple[Chain, ...]:
         """Of the prepared model, under the first plan."""
         return find_chains(self.index, self.plan)
+
+    @cached_property
+    def lookups(self) -> dict[str, str]:
+        """The tensors that rows of tables are, each with its table."""
+        return find_lookups(self.index, self.ranged_plan)
 
     @cached_property
     def whole_us(self) -> float:
@@ -255,4 +261,5 @@ def _ranges(
     known: tuple[dict[str, TensorStatistics], Ranges] | None = None,
 ) -> Ranges:
     calibration = replace(inputs.job.calibration, method=method)
-    return choose_ranges(inputs.ranged_plan, tensors, calibration, inputs.job.quantization, known)
+    expected = with_tables(inputs.index, inputs.lookups, tensors) if inputs.lookups else None
+    return choose_ranges(inputs.ranged_plan, tensors, calibration, inputs.job.quantization, known, expected)

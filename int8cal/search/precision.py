@@ -104,6 +104,7 @@ class Precision:
         others_us: Estimated time of the nodes that are in float whatever is chosen.
         threads: Of the runtime; 0 for all CPUs.
         cluster: Runs long sweeps, see `Probe`; None for this process alone.
+        fixed: Tensors that keep their range, of which samples tell too little.
     """
 
     def __init__(
@@ -119,11 +120,12 @@ class Precision:
         others_us: float = 0.0,
         threads: int = 0,
         cluster: Cluster | None = None,
+        fixed: Collection[str] = (),
     ) -> None:
         self.model, self.plan, self.tensors, self.samples = model, plan, tensors, samples
         self.index = Index(model)
         self.elements = {name: value.count / max(seen, 1) for name, value in tensors.items()}
-        self.seconds, self.others_us = seconds, others_us
+        self.seconds, self.others_us, self.fixed = seconds, others_us, frozenset(fixed)
         self.run_s = run_seconds(model, plan, self.elements)
         self.probe = Probe(model, plan, signature, threads, cluster=cluster, run_s=self.run_s)
         self.regions = optional_regions(self.index, plan)
@@ -429,8 +431,8 @@ class Precision:
         return sum(float_us(self.index.nodes[node], self.elements) for node in region)
 
     def _open(self, group: str, sweep: Sweep, ranges: Ranges, quantization: QuantizationSettings) -> bool:
-        members = self.plan.members(group)
-        if any(each.tensor in quantization.ranges or each.tensor not in ranges.entries for each in members):
+        names = {each.tensor for each in self.plan.members(group)}
+        if not names <= ranges.entries.keys() or names & (self.fixed | quantization.ranges.keys()):
             return False
         return sweep.groups[group] >= LEAST_SHARE
 
