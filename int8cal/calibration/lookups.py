@@ -38,7 +38,7 @@ def find_lookups(index: Index, plan: Plan) -> dict[str, str]:
 def with_tables(
     index: Index, looked_up: Mapping[str, str], tensors: Mapping[str, TensorStatistics]
 ) -> dict[str, TensorStatistics]:
-    """Return statistics in which a table's rows count too, in all as much as those that samples looked up.
+    """Return statistics of looked-up tensors in which a table's rows count too, in all as much as those of samples.
 
     A few hundred samples see a few of the users, items or words that there are, and the range of these clips the
     others. Which rows come how often is not known; half and half loses little where samples have seen them all.
@@ -48,12 +48,12 @@ def with_tables(
         looked_up: `find_lookups` of it.
         tensors: Statistics of the planned tensors.
     """
-    result = dict(tensors)
+    result = {}
     for tensor, table in looked_up.items():
-        values = index.constant(table)
-        seen = replace(tensors[tensor], channels=None)
-        if not seen.count or not np.isfinite(values).all():
+        values, observed = index.constant(table), tensors.get(tensor)
+        if observed is None or not observed.count or not np.isfinite(values).all():
             continue
+        seen = replace(observed, channels=None)
         collector = Collector(Tap(tensor))
         collector.add(values, table)
         whole = collector.result()

@@ -112,9 +112,9 @@ class Inputs:
         return find_chains(self.index, self.plan)
 
     @cached_property
-    def lookups(self) -> dict[str, str]:
-        """The tensors that rows of tables are, each with its table."""
-        return find_lookups(self.index, self.ranged_plan)
+    def looked_up(self) -> dict[str, TensorStatistics]:
+        """Statistics of the tensors that rows of tables are, with the rows that no sample looked up."""
+        return with_tables(self.index, find_lookups(self.index, self.ranged_plan), self.statistics.tensors)
 
     @cached_property
     def whole_us(self) -> float:
@@ -261,5 +261,5 @@ def _ranges(
     known: tuple[dict[str, TensorStatistics], Ranges] | None = None,
 ) -> Ranges:
     calibration = replace(inputs.job.calibration, method=method)
-    expected = with_tables(inputs.index, inputs.lookups, tensors) if inputs.lookups else None
+    expected = {**tensors, **inputs.looked_up} if inputs.looked_up else None  # none of these is rescaled
     return choose_ranges(inputs.ranged_plan, tensors, calibration, inputs.job.quantization, known, expected)

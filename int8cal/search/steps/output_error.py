@@ -77,7 +77,7 @@ def precision_of(state: State, inputs: Inputs, plan: Plan) -> Precision:
         others_us=inputs.others_us,
         threads=inputs.job.calibration.threads,
         cluster=inputs.cluster,
-        fixed=inputs.lookups,
+        fixed=inputs.looked_up,
     )
 
 

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from int8cal.calibration.lookups import find_lookups
 from int8cal.search.candidate import plain_candidate
 from int8cal.search.search import first_state, search
 from int8cal.search.steps import output_error
@@ -46,4 +47,5 @@ def test_a_table_that_is_not_finite_tells_nothing(search_inputs):
 
 def test_a_tensor_is_known_with_the_table_that_its_rows_are_of(search_inputs):
     inputs = search_inputs(TEXT, W=table(SEEN, OTHERS), V=PRODUCT)
-    assert inputs.lookups == {"e": "W"}
+    assert find_lookups(inputs.index, inputs.plan) == {"e": "W"}
+    assert inputs.looked_up.keys() == {"e"}
