@@ -46,7 +46,13 @@ def test_preprocessing_on_the_command_line_is_that_of_the_yaml(here, pipeline):
     given = ("--resize", "256x320", "--crop", "224", "--color", "BGR", "--layout", "NHWC", "--scale", "1/255")
     assert here("calibrate", "m.onnx", "--data", "d", *given, "--mean", "0.485, 1/2,-1e-2", "--std", "0.5").code == 0
     assert pipeline.calls[0].job.data.preprocess == Preprocess(
-        (256, 320), 224, "BGR", "NHWC", 0.00392156862745098, (0.485, 0.5, -0.01), (0.5,)
+        resize=(256, 320),
+        crop=224,
+        color="BGR",
+        layout="NHWC",
+        scale=0.00392156862745098,
+        mean=(0.485, 0.5, -0.01),
+        std=(0.5,),
     )
     assert (
         here("calibrate", "m.onnx", "--data", "d", "--preprocess", "clip", "--resize", "336", "--crop", "336").code == 0
