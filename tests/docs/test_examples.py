@@ -242,6 +242,13 @@ def test_planted_output_that_is_not_printed_is_found(planted):
     assert "does not print 'and more'" in wrong
 
 
+def test_a_row_that_gave_way_to_that_of_another_runtime_is_not_missing():
+    shown, fastest = ("Worst     3 dB at a (Add)", "Float     2 nodes"), "Fastest   OpenVINO: 1 ms\n"
+    more = "More      Worst, Size: in the report\n"
+    assert missing(shown, fastest + more) == ["Float     2 nodes"]
+    assert missing(shown, more) == [*shown]
+
+
 def test_a_planted_exit_code_is_found(planted):
     (block,) = blocks_of("```console\n$ false\n$ echo $?\n2\n```\n", "page.md")
     assert "does not print '2'" in planted.run(block)[0]
