@@ -8,6 +8,11 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 
+def has_plain_digits(number: str) -> bool:
+    """Tell whether a number is written as JSON has it: Python reads 1_0 and digits of all scripts, too."""
+    return number.isascii() and "_" not in number
+
+
 def counted(number: int, singular: str, plural: str = "") -> str:
     """Write a number with its noun; the plural ends with an s where none is given."""
     return f"{number} {singular if number == 1 else plural or singular + 's'}"

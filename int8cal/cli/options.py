@@ -14,6 +14,7 @@ from int8cal.cli.grouped import GroupedOption
 from int8cal.config.words import meant_value
 from int8cal.declared import Declared, all_declared, alternatives
 from int8cal.job import QuantizationSettings
+from int8cal.phrases import has_plain_digits
 from int8cal.preprocess import SETS
 from int8cal.runtime.targets import TARGETS
 
@@ -32,17 +33,12 @@ _META = "int8cal.settings"
 PATH = click.Path(readable=False)
 
 
-def is_plain(number: str) -> bool:
-    """Tell whether a number is written as gates and JSON have it: Python reads 1_0 and digits of all scripts, too."""
-    return number.isascii() and "_" not in number
-
-
 class _Whole(click.types.IntParamType):
     """A whole number."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         """Read plain digits."""
-        if not is_plain(str(value)):
+        if not has_plain_digits(str(value)):
             self.fail(f"{value!r} is not a valid integer.", param, ctx)
         return super().convert(value, param, ctx)
 
@@ -52,7 +48,7 @@ class _Real(click.types.FloatParamType):
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         """Read plain digits."""
-        if not is_plain(str(value)):
+        if not has_plain_digits(str(value)):
             self.fail(f"{value!r} is not a valid float.", param, ctx)
         return super().convert(value, param, ctx)
 
@@ -66,7 +62,7 @@ class _NumberOf(_PairType):
         """Split at the last sign of equality."""
         name, _, number = str(value).rpartition("=")
         try:
-            found = float(number) if is_plain(number) else math.nan
+            found = float(number) if has_plain_digits(number) else math.nan
         except ValueError:
             found = math.nan
         if not name or math.isnan(found):
@@ -137,7 +133,7 @@ def _size(text: str) -> int | list[int]:
 def _number(text: str, example: str = "1/255") -> float:
     """Read a number or a fraction, as close as a float comes."""
     try:
-        if not is_plain(text):
+        if not has_plain_digits(text):
             raise ValueError
         return float(Fraction(text.strip()))
     except (ValueError, ZeroDivisionError, OverflowError) as error:

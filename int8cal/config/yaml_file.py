@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 import yaml
 
 from int8cal.errors import ConfigError
+from int8cal.phrases import has_plain_digits
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -282,7 +283,7 @@ class _Builder:
     def _plain(self, node: yaml.ScalarNode) -> object:
         """Construct a value; a number is written as options and gates take it, without 1_0 of YAML 1.1."""
         value = self._loader.construct_object(node)
-        if isinstance(value, int | float) and "_" in node.value:
+        if isinstance(value, int | float) and not has_plain_digits(node.value):
             raise self._error(node, f'the number "{node.value}" has underscores', "write it without, or quote text")
         return value
 

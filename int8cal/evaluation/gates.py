@@ -24,7 +24,7 @@ from int8cal.evaluation.figures import (
     value_of,
 )
 from int8cal.evaluation.result import Gate
-from int8cal.phrases import quoted
+from int8cal.phrases import has_plain_digits, quoted
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Sequence
@@ -148,8 +148,7 @@ def parse_gate(
         bound = float(number.removesuffix("%")) / 100 if percent else float(number)
     except ValueError:
         bound = math.nan
-    # Python reads 1_0 and digits of all scripts, too
-    if not math.isfinite(bound) or "_" in number or not number.isascii():
+    if not (math.isfinite(bound) and has_plain_digits(number)):
         raise ConfigError(
             f'{noun} "{text}" compares with "{number}", expected a finite number',
             do=f'write for example "{example}", without a unit',

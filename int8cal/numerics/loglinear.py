@@ -91,6 +91,16 @@ class Histogram:
         return int(self.cumulative[-1]) if len(self.counts) else 0
 
     @property
+    def mean(self) -> float:
+        """Mean of the values, as far as bins tell; 0 without values."""
+        return float(self.counts @ self.centers) / max(self.total, 1)
+
+    @property
+    def mean_square(self) -> float:
+        """Mean of their squares, likewise."""
+        return float(self.counts @ np.square(self.centers)) / max(self.total, 1)
+
+    @property
     def amax(self) -> float:
         """Largest observed magnitude."""
         return max(-self.observed[0], self.observed[1], 0.0)

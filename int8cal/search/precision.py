@@ -224,8 +224,7 @@ class Precision:
         def promise(group: str) -> float:
             if not any(each.source for each in self.plan.members(group)):
                 return 0.0
-            histogram = group_histogram(self.plan, self.tensors, group)
-            power = float(histogram.counts @ np.square(histogram.centers)) / max(histogram.total, 1)
+            power = group_histogram(self.plan, self.tensors, group).mean_square
             return affines[group].scale ** 2 / power if power > 0 else 0.0
 
         best = set(sorted(groups, key=promise, reverse=True)[:most])

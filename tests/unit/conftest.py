@@ -7,14 +7,14 @@ from dataclasses import replace
 import numpy as np
 import onnx
 import pytest
-from onnx import helper, numpy_helper
+from onnx import helper, numpy_helper, shape_inference
 
 from int8cal.calibration.engines.local import collect
 from int8cal.calibration.ranges import choose_ranges
 from int8cal.data.sample import Sample
 from int8cal.graph.chains import find_chains
 from int8cal.graph.planner import make_plan
-from int8cal.graph.prepare import prepare
+from int8cal.graph.prepare import fold, normalize, prepare
 from int8cal.graph.select import Selection
 from int8cal.graph.taps import make_taps
 from int8cal.job import CalibrationSettings, QuantizationSettings
@@ -37,6 +37,15 @@ class Bench:
             array = array.astype(np.float32) if array.dtype == np.float64 else array
             model.graph.initializer.append(numpy_helper.from_array(array, name))
         return model
+
+    @staticmethod
+    def folded(model, *, data_prop=False):
+        """Return a model with its shapes as folding gets it, and the folded one."""
+        before = shape_inference.infer_shapes(normalize(model, "net"), data_prop=data_prop)
+        after = onnx.ModelProto()
+        after.CopyFrom(before)
+        fold(after)
+        return before, after
 
     @staticmethod
     def prepared(model):

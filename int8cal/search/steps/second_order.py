@@ -98,9 +98,9 @@ def _coarse_convolutions(state: State) -> list[Layer]:
         if layer.op_type != "Conv" or seen is None:
             continue
         weight, scales = index.constant(layer.weight), state.built.layers[layer.node].scales
-        counts, centers = seen.histogram.counts, seen.histogram.centers
-        mean, square = (float(counts @ each) / max(seen.histogram.total, 1) for each in (centers, np.square(centers)))
-        energy, spread = float(np.square(weight, dtype=np.float64).sum()), square - mean**2
+        histogram = seen.histogram  # which is made anew each time
+        spread = histogram.mean_square - histogram.mean**2
+        energy = float(np.square(weight, dtype=np.float64).sum())
         if energy > 0 and spread > 0:
             step = state.table.tensors[layer.input].scale
             convolutions.append(layer)

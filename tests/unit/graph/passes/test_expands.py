@@ -1,11 +1,7 @@
 """An Expand that its reader does by itself goes, and no other."""
 
 import numpy as np
-import onnx
 import pytest
-from onnx import shape_inference
-
-from int8cal.graph.prepare import fold, normalize
 
 HEAD = "g (float[{}] x, float[{}] g) => (float[A,B,C,D] y)"
 SAME = np.array([2, 3, 8, 8])
@@ -37,13 +33,7 @@ NEEDED = {
 
 
 def folded(bench, dims, gate, body, constants):
-    before = shape_inference.infer_shapes(
-        normalize(bench.text(f"{HEAD.format(dims, gate)} {{ {body} }}", **constants), "net"), data_prop=True
-    )
-    after = onnx.ModelProto()
-    after.CopyFrom(before)
-    fold(after)
-    return before, after
+    return bench.folded(bench.text(f"{HEAD.format(dims, gate)} {{ {body} }}", **constants), data_prop=True)
 
 
 def count(model):

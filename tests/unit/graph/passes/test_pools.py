@@ -1,11 +1,7 @@
 """A rising line per channel goes behind a MaxPool, to the bit, and nothing else does."""
 
 import numpy as np
-import onnx
 import pytest
-from onnx import shape_inference
-
-from int8cal.graph.prepare import fold, normalize
 
 HEAD = "g (float[N,3,8,8] x) => (float[A,B,C,D] y)"
 POOL = "MaxPool <kernel_shape = [2, 2], strides = [2, 2], pads = [1, 1, 0, 0]>"
@@ -42,11 +38,7 @@ KEPT = {
 
 def folded(bench, body, constants):
     text = f"{HEAD} {{ {body.format('p = ' + POOL + '(a) y = Sin(p)')} }}"
-    before = shape_inference.infer_shapes(normalize(bench.text(text, **constants), "net"))
-    after = onnx.ModelProto()
-    after.CopyFrom(before)
-    fold(after)
-    return before, after
+    return bench.folded(bench.text(text, **constants))
 
 
 def ops(model):

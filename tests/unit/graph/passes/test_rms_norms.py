@@ -1,11 +1,7 @@
 """An RMS norm with a Reciprocal has a Div, which the runtime joins; other Reciprocals stay."""
 
 import numpy as np
-import onnx
 import pytest
-from onnx import shape_inference
-
-from int8cal.graph.prepare import fold, normalize
 
 CONSTANTS = {"two": np.float32(2), "axis": np.array([-1]), "e": np.float32(1e-6), "w": (16,)}
 MEAN = "s = ReduceMean (p, axis) a = Add (s, e) r = Sqrt (a) i = Reciprocal (r)"
@@ -24,12 +20,7 @@ OTHERS = {
 
 def folded(bench, body):
     text = f"g (float[N,4,16] x) => (float[A,B,C] y) {{ {body} }}"
-    before = normalize(bench.text(text, 18, **CONSTANTS, w2=np.float32(4)), "net")
-    before = shape_inference.infer_shapes(before, data_prop=True)
-    after = onnx.ModelProto()
-    after.CopyFrom(before)
-    fold(after)
-    return before, after
+    return bench.folded(bench.text(text, 18, **CONSTANTS, w2=np.float32(4)), data_prop=True)
 
 
 def ops(model):

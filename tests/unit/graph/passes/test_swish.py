@@ -5,9 +5,6 @@ import collections
 import numpy as np
 import onnx
 import pytest
-from onnx import shape_inference
-
-from int8cal.graph.prepare import fold, normalize
 
 HEAD = "g (float[N,4,6,6] x) => (float[A,B,C,D] y)"
 THREE, SIX, ZERO = np.float32(3), np.float32(6), np.float32(0)
@@ -66,10 +63,7 @@ STAY = {
 
 
 def folded(bench, body, constants):
-    before = shape_inference.infer_shapes(normalize(bench.text(f"{HEAD} {{ {body} }}", **VALUES, **constants), "net"))
-    after = onnx.ModelProto()
-    after.CopyFrom(before)
-    fold(after)
+    before, after = bench.folded(bench.text(f"{HEAD} {{ {body} }}", **VALUES, **constants))
     onnx.checker.check_model(after, full_check=True)
     feed = {"x": np.random.default_rng(1).normal(0, 6, (3, 4, 6, 6)).astype(np.float32)}
     expected, actual = (bench.run(model, feed)["y"] for model in (before, after))
