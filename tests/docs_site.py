@@ -31,3 +31,13 @@ def build(root: Path, site: Path) -> subprocess.CompletedProcess[str]:
         capture_output=True,
         text=True,
     )
+
+
+def built_site(folders: pytest.TempPathFactory) -> Path:
+    """Build the site, or take that of INT8CAL_SITE, which .ci/run has built the same way before."""
+    if built := os.environ.get("INT8CAL_SITE"):
+        return Path(built)
+    folder = folders.mktemp("site")
+    done = build(ROOT, folder)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return folder

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from docs_site import ROOT, build, require_mkdocs
+from docs_site import built_site, require_mkdocs
 
 pytestmark = pytest.mark.browser
 require_mkdocs()
@@ -13,10 +13,7 @@ PAGES = ("index.html", "explanation/theory.html", "reference/command-line.html",
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("site")
-    done = build(ROOT, folder)
-    assert done.returncode == 0, done.stdout + done.stderr
-    return folder
+    return built_site(tmp_path_factory)
 
 
 @pytest.fixture
