@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 # what may differ from the first process without having mattered to its imports; a shell sets the last ones
-FREE = {"TMPDIR", "COLUMNS", "PYTEST_CURRENT_TEST", "PWD", "OLDPWD", "SHLVL", "_"}
+FREE = {"TMPDIR", "COLUMNS", "PYTEST_CURRENT_TEST", "PATH", "PWD", "OLDPWD", "SHLVL", "_"}
 HANGS_AFTER_S = 600
 STATIONS = ("calibrating", "evaluating", "describe", "audit.audit", "interop.convert", "quantizing", "batch.run")
 

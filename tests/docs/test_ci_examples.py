@@ -12,14 +12,23 @@ from pathlib import Path
 
 import pytest
 import yaml
+from page_blocks import ROOT
 
 import int8cal
 
-ROOT = Path(__file__).resolve().parents[2]
+sys.path.append(str(ROOT / "tests" / "cli"))
+
+import forking
+from forking import Forks
+
 EXAMPLES = ROOT / "docs" / "examples"
 HOOKS = ROOT / ".pre-commit-hooks.yaml"
+# what a runner and the steps set for their scripts: int8cal takes its options from the command line
+_OF_SCRIPTS = {"GITHUB_OUTPUT", "GITHUB_STEP_SUMMARY", "PULL_REQUEST", "INT8_TOKEN", "CI_MERGE_REQUEST_IID"}
+_OF_SCRIPTS |= {"CI_API_V4_URL", "CI_PROJECT_ID", "CI_DEFAULT_BRANCH", "EXTRAS", "SOURCE", "MODEL", "DATA", "CONFIG"}
+_OF_SCRIPTS |= {"GATES", "OPTIONS", "OUTPUT"}
 _SHIMS = {
-    "int8cal": 'exec "{python}" -m int8cal "$@"',
+    "int8cal": 'exec env {unset} "{python}" -I "{forking}" call "{door}" "$@"',
     "pip": "exit 0  # what is installed is tested",
     "gh": 'echo "gh $*" >> calls.txt',
     # stands in for GitLab: hands out main's report, takes a comment
@@ -30,11 +39,16 @@ _SHIMS = {
 @pytest.fixture(scope="module")
 def environment(tmp_path_factory):
     shims = tmp_path_factory.mktemp("bin")
-    for name, text in _SHIMS.items():
-        (shims / name).write_text(f"#!/bin/sh\n{text.format(python=sys.executable)}\n")
-        (shims / name).chmod(0o755)
     source = str(Path(int8cal.__file__).parents[1])
-    return os.environ | {"PATH": f"{shims}{os.pathsep}{os.environ['PATH']}", "PYTHONPATH": source}
+    environment = os.environ | {"PATH": f"{shims}{os.pathsep}{os.environ['PATH']}", "PYTHONPATH": source}
+    forks = Forks(shims, {name: value for name, value in environment.items() if name not in _OF_SCRIPTS})
+    called = {"python": sys.executable, "forking": forking.__file__, "door": forks.door}
+    called["unset"] = " ".join(f"-u {name}" for name in sorted(_OF_SCRIPTS))
+    for name, text in _SHIMS.items():
+        (shims / name).write_text(f"#!/bin/sh\n{text.format(**called)}\n")
+        (shims / name).chmod(0o755)
+    yield environment
+    forks.close()
 
 
 def bash(script, folder, environment, **extra):
