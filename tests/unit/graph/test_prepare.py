@@ -2,6 +2,7 @@ import numpy as np
 import onnx
 import pytest
 from onnx import numpy_helper
+from op_types import ops
 
 from int8cal.errors import ModelError
 from int8cal.graph.index import Index
@@ -21,10 +22,6 @@ NET = """g (float[N,4,8,8] x) => (float[N,8,6,6] y) {
 @pytest.fixture
 def net(bench):
     return bench.text(NET, W=(8, 4, 3, 3), B=(8,), s=(8,), o=(8,), m=(8,), v=np.linspace(0.5, 2, 8))
-
-
-def ops(model):
-    return [node.op_type for node in model.graph.node]
 
 
 def opset(model):

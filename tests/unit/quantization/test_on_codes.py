@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from onnx import helper
+from op_types import ops
 
 from int8cal.graph.edit import Builder, Names
 from int8cal.graph.index import Index
@@ -88,10 +89,6 @@ def made(bench, more="", tail="", **settings):
     model = bench.text(TEXT.format(more, tail), W=(8, 4, 3, 3), V=(4, 8, 3, 3), s=np.array([1, 1, 2, 2], np.float32))
     samples = bench.samples(model)
     return samples[0].feed, bench.quantized(model, samples=samples, **settings)[-1].model
-
-
-def ops(model):
-    return [node.op_type for node in model.graph.node]
 
 
 def test_an_enlarged_tensor_of_codes_has_no_resize(bench, monkeypatch):

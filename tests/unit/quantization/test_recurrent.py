@@ -7,6 +7,7 @@ import numpy as np
 import onnx
 import pytest
 from onnx import numpy_helper
+from op_types import ops
 from recurrent_cells import Cell, dynamic_products, float_products, run_cell
 
 from int8cal.errors import ModelError, NonFiniteError, TableError
@@ -37,10 +38,6 @@ def built(bench, model, form="kernel", weights="paired", **settings):
     forms = {layer.node: form for layer in plan.recurrent}
     table = CalibrationTable({}, {}, TableSettings({"weights": weights, "recurrent": forms, **settings}), {}, {})
     return prepared, plan, table, build_model(prepared.model, plan, table)
-
-
-def ops(model):
-    return [node.op_type for node in model.graph.node]
 
 
 def arrays(model):

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx import helper, numpy_helper, shape_inference
+from op_types import ops
 
 from int8cal.graph.prepare import fold, normalize
 from int8cal.runtime.sessions import Session
@@ -76,10 +77,6 @@ class Sum:
         (expected,), (actual,) = (Session(each, threads=1).run({"x": x}).values() for each in (before, after))
         np.testing.assert_allclose(actual, expected, rtol=1e-4, atol=2e-4)
         return after
-
-
-def ops(model):
-    return [node.op_type for node in model.graph.node]
 
 
 BRANCHES = st.lists(

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from op_types import ops
 
 HEAD = "g (float[N,3,8,8] x) => (float[A,B,C,D] y)"
 POOL = "MaxPool <kernel_shape = [2, 2], strides = [2, 2], pads = [1, 1, 0, 0]>"
@@ -39,10 +40,6 @@ KEPT = {
 def folded(bench, body, constants):
     text = f"{HEAD} {{ {body.format('p = ' + POOL + '(a) y = Sin(p)')} }}"
     return bench.folded(bench.text(text, **constants))
-
-
-def ops(model):
-    return [node.op_type for node in model.graph.node]
 
 
 @pytest.mark.parametrize("name", BEHIND)

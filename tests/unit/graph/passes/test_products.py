@@ -2,15 +2,12 @@
 
 import numpy as np
 import pytest
+from op_types import ops
 
 from int8cal.graph.planner import make_plan
 from int8cal.graph.select import Selection
 
 HEADS = 'g (float[N,S,16] x) => (float[A,B,C,D] y) { y = Einsum <equation = "bsd,dhk->bhsk"> (x, W) }'
-
-
-def ops(model):
-    return [node.op_type for node in model.graph.node]
 
 
 def prepared(bench, text, **weights):

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from op_types import ops
 
 CONSTANTS = {"two": np.float32(2), "axis": np.array([-1]), "e": np.float32(1e-6), "w": (16,)}
 MEAN = "s = ReduceMean (p, axis) a = Add (s, e) r = Sqrt (a) i = Reciprocal (r)"
@@ -21,10 +22,6 @@ OTHERS = {
 def folded(bench, body):
     text = f"g (float[N,4,16] x) => (float[A,B,C] y) {{ {body} }}"
     return bench.folded(bench.text(text, 18, **CONSTANTS, w2=np.float32(4)), data_prop=True)
-
-
-def ops(model):
-    return [node.op_type for node in model.graph.node]
 
 
 @pytest.mark.parametrize("name", NORMS)

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from onnx import helper, numpy_helper, shape_inference
 from onnxruntime import InferenceSession
 from onnxruntime.capi.onnxruntime_pybind11_state import Fail, InvalidArgument, InvalidGraph, RuntimeException
+from op_types import ops
 
 from int8cal.graph.passes.shapes import constant_shapes
 from int8cal.graph.prepare import prepare
@@ -34,10 +35,6 @@ def shape_of(model, output="y"):
     reshape = next(node for node in model.graph.node if output in node.output)
     values = {tensor.name: numpy_helper.to_array(tensor).tolist() for tensor in model.graph.initializer}
     return values.get(reshape.input[1])
-
-
-def ops(model):
-    return [node.op_type for node in model.graph.node]
 
 
 def run(model, **feed):
