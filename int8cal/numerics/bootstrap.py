@@ -18,12 +18,11 @@ MOST = 20_000  # samples beyond which a mean is normal, and Student's interval i
 _AT_ONCE = 1 << 22  # drawn indices that are held at a time: 32 MB
 
 
-def paired_mean_interval(first: Float64, second: Float64, *, seed: int = 0) -> tuple[float, float] | None:
+def paired_mean_interval(first: Float64, second: Float64) -> tuple[float, float] | None:
     """Interval of the mean difference of two figures of the same samples.
 
     Args:
         first, second: One finite figure per sample, (N,) each.
-        seed: Of the resampling; one seed gives one interval.
 
     Returns:
         (low, high) of mean(first - second), in the figures' unit; None for fewer than two samples.
@@ -37,15 +36,14 @@ def paired_mean_interval(first: Float64, second: Float64, *, seed: int = 0) -> t
         return None
     if all(np.isin(each, (0.0, 1.0)).all() for each in (first, second)):
         return paired_interval(int((first > second).sum()), int((second > first).sum()), samples)
-    return mean_interval(first - second, seed=seed)
+    return mean_interval(first - second)
 
 
-def mean_interval(values: Float64, *, seed: int = 0) -> tuple[float, float] | None:
+def mean_interval(values: Float64) -> tuple[float, float] | None:
     """Interval of a mean over the choice of samples.
 
     Args:
         values: Finite, (N,).
-        seed: Of the resampling.
 
     Returns:
         (low, high); None for fewer than two values. It is a point where all values are equal.
@@ -67,13 +65,13 @@ def mean_interval(values: Float64, *, seed: int = 0) -> tuple[float, float] | No
         margin = student_t95(samples - 1) * float(values.std(ddof=1)) / sqrt(samples)
         return centre - margin, centre + margin
     tail = statistics.NormalDist().cdf(-sqrt(samples / (samples - 1)) * student_t95(samples - 1))
-    low, high = np.quantile(_resampled_means(values, seed), (tail, 1.0 - tail))
+    low, high = np.quantile(_resampled_means(values), (tail, 1.0 - tail))
     return min(float(low), centre), max(float(high), centre)
 
 
-def _resampled_means(values: Float64, seed: int) -> Array:
+def _resampled_means(values: Float64) -> Array:
     """Draw as many values with replacement, again and again, and take their means: (RESAMPLES,)."""
-    generator = np.random.default_rng(seed)
+    generator = np.random.default_rng(0)
     samples = len(values)
     means = []
     left = RESAMPLES
