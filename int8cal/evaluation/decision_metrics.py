@@ -383,7 +383,7 @@ class _Signal:
         yield self._psnr()
         how = "5th percentile over samples of each one's SQNR, a sample's own: the worst one of fewer than 21"
         none = "the output is zero in the FP32 model on every sample"
-        yield low_percentile(self._ratios, 5, "p5_sqnr_db", how, none)
+        yield low_percentile(self._ratios, "p5_sqnr_db", how, none)
 
     def _psnr(self) -> SampleFigure:
         span, samples = self._high - self._low, len(self._counts)

@@ -21,6 +21,8 @@ EXACT = "interval exact, of a proportion of samples"
 STUDENT = "interval by Student's t over samples"
 QUANTILE = "interval exact, between two samples"
 
+LOW = 5  # per cent
+
 
 @dataclass(frozen=True)
 class SampleFigure:
@@ -114,12 +116,12 @@ class Shares:
         return whole if alike and not parts else None
 
 
-def low_percentile(values: array[float], percent: int, name: str, how: str, none: str) -> SampleFigure:
-    """Return the largest value that no more than so many per cent of the samples are below: one of the samples'."""
+def low_percentile(values: array[float], name: str, how: str, none: str) -> SampleFigure:
+    """Return the largest value that no more than `LOW` per cent of the samples are below: one of the samples'."""
     if not values:
         return SampleFigure(name, None, None, 0, how, why=none)
     ordered = np.sort(np.frombuffer(values))  # a list of a million numbers takes four times as much
-    interval = quantile_interval(ordered, percent / 100)
-    value = float(ordered[max(math.ceil(percent * len(ordered) / 100) - 1, 0)])
+    interval = quantile_interval(ordered, LOW / 100)
+    value = float(ordered[max(math.ceil(LOW * len(ordered) / 100) - 1, 0)])
     why = "" if interval else f"{len(ordered)} samples are too few for both ends of an interval"
     return SampleFigure(name, value, interval, len(ordered), f"{how}; {QUANTILE}", why_ci95=why)

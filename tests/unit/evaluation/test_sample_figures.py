@@ -28,7 +28,7 @@ def test_numbers_that_are_all_alike_take_no_memory_each():
 def test_a_percentile_is_one_of_the_samples():
     rng = np.random.default_rng(2)
     values = array("d", rng.normal(size=1001).tolist())
-    figure = low_percentile(values, 5, "p5", "how", "none")
+    figure = low_percentile(values, "p5", "how", "none")
     ordered = sorted(values)
     assert figure.value == ordered[50]
     assert type(figure.value) is float
