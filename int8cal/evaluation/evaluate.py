@@ -52,6 +52,7 @@ if TYPE_CHECKING:
     from int8cal.graph.passes.float32 import Reference
     from int8cal.progress import Exclusive
 
+LAYERWISE_SAMPLES = 32  # the first ones: how many are compared layer by layer at most
 LAYER_DB = 1.0  # to what the SQNR of a layer is wanted, 95 % interval, to both sides
 
 
@@ -64,7 +65,6 @@ def evaluate_pair(
     target: str = DEFAULT_TARGET,
     threads: int = 0,
     latency: bool = True,
-    layerwise_samples: int = 32,
     runtimes: Sequence[str] = (),
     providers: Sequence[str] = (),
     clipped: Mapping[str, float] | None = None,
@@ -84,7 +84,6 @@ def evaluate_pair(
         target: The target that the saturation audit is for.
         threads: Threads of the runtime; 0 for all CPUs.
         latency: Whether to time both models (3 s at most for models faster than that).
-        layerwise_samples: So many samples are compared layer by layer at most, the first ones; 0 for none.
         runtimes: Further runtimes for the int8 model, of evaluation.runtimes.OTHERS; onnxruntime may be named. Where
             none is named, both models are timed in all that are installed, and nothing else is done there.
         providers: onnxruntime's execution providers for outputs and latency, in the order of preference, see
@@ -149,13 +148,12 @@ def evaluate_pair(
         )
         if drawn[1] and not second.repeats:  # the graph is written of one that draws anew
             second = open_here(opened, entries=QUIET)
-        fed = max(layerwise_samples, 1)
         ran: Iterable[SampleOutputs]
         if elsewhere is None:
             ran = _run_here((first, recalling(second, recall.int8)), models, samples, others, parts)
         else:
-            ran = elsewhere(models, fed)
-        kept = _compare(ran, comparison, own, keep=fed)
+            ran = elsewhere(models, LAYERWISE_SAMPLES)
+        kept = _compare(ran, comparison, own, keep=LAYERWISE_SAMPLES)
         del ran
         outputs = comparison.outputs()
         exchanged = exchanged_outputs((first, second), models, names, kept, outputs)
@@ -199,7 +197,7 @@ def evaluate_pair(
     outer: tuple[LayerMetrics, ...] = ()
     compared = 0
     with stage("layers"), parts.part("layers"):
-        few = kept[: min(layerwise_samples, _enough(comparison))]
+        few = kept[: _enough(comparison)]
         outer, why, compared = measure_layers(*models, few, threads=threads, clipped=clipped)
         inner, why_not = measure_body_layers(*models, few, threads=threads, clipped=clipped)
         compared = compared or len(few)

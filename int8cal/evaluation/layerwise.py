@@ -274,10 +274,8 @@ def measure_layers(
         names = ", ".join(missing[:5]) + (", ..." if len(missing) > 5 else "")
         told = f"{counted(len(missing), 'quantized tensor')} without a counterpart in the FP32 model"
         reasons["layers.missing"] = f"{told}: {names}"
-    if not taps or not samples:
-        reasons["layers"] = (
-            "the int8 model quantizes no tensor of the FP32 model" if samples else "no samples were kept for it"
-        )
+    if not taps:
+        reasons["layers"] = "the int8 model quantizes no tensor of the FP32 model"
         return (), reasons, 0
     if clipped is None:
         reasons["layers"] = "the fraction of clipped values needs calibration statistics, and none were given"

@@ -103,7 +103,8 @@ def test_latency_and_fusion_are_measured(fp32, int8, make_samples):
     assert len(result.fusion.nodes) == result.fusion.float_
 
 
-def test_the_samples_are_streamed_once(fp32, int8, make_samples):
+def test_the_samples_are_streamed_once(fp32, int8, make_samples, monkeypatch):
+    monkeypatch.setattr("int8cal.evaluation.evaluate.LAYERWISE_SAMPLES", 2)
     seen = []
 
     def read():
@@ -111,14 +112,8 @@ def test_the_samples_are_streamed_once(fp32, int8, make_samples):
             seen.append(sample.origin)
             yield sample
 
-    evaluate_pair(fp32, int8, read(), latency=False, layerwise_samples=2)
+    evaluate_pair(fp32, int8, read(), latency=False)
     assert seen == [f"calib/{index:04d}.npz" for index in range(5)]
-
-
-def test_no_layers_when_none_are_asked_for(fp32, int8, make_samples):
-    result = evaluate_pair(fp32, int8, make_samples(2), latency=False, layerwise_samples=0)
-    assert result.layers == ()
-    assert "layers" in result.reasons
 
 
 @pytest.mark.parametrize(("first", "second"), [("3", "3"), ("3", "N"), ("N", "2"), ("4", "3")])
