@@ -74,14 +74,22 @@ def requantized(sums, scales):
     return (np.rint(scaled).astype(np.int32) + OUTPUT_ZERO).astype(np.uint8)
 
 
+@pytest.fixture(scope="module")
+def outputs(native, haswell):
+    """Of every layer, by its name: what both machines make of it."""
+    drawn = [convolution(*layer) for layer in LAYERS.values()]
+    here, there = (machine.run([Case(model, {"x": x}) for model, _, x in drawn]) for machine in (native, haswell))
+    return {name: (one.first[0], other.first[0]) for name, one, other in zip(LAYERS, here, there, strict=True)}
+
+
 @pytest.mark.parametrize("layer", LAYERS)
-def test_both_accumulations_are_those_of_the_kernels(native, haswell, vnni, layer):
+def test_both_accumulations_are_those_of_the_kernels(outputs, vnni, layer):
     model, scales, x = convolution(*LAYERS[layer])
     (case,) = worst_cases(model, "portable", None)
     rows = case.rows
     starts = pair_starts("flat", rows.positions, rows.channels)
     lost = lost_sums(case.layer, x[0], None, starts, "onnxruntime")
-    here, there = (machine.run([Case(model, {"x": x})])[0].first[0] for machine in (native, haswell))
+    here, there = outputs[layer]
     exact = exact_sums(case.layer, x[0])
     np.testing.assert_array_equal(requantized(exact, scales), here.reshape(len(exact), -1))
     np.testing.assert_array_equal(requantized(exact + lost.sums, scales), there.reshape(len(exact), -1))
