@@ -128,8 +128,8 @@ def evaluate_models(
     int8: Path | onnx.ModelProto,
     *,
     require_labels: bool = False,
-    metric: Metric | None = None,
-    command: str = "",
+    metric: Metric | None,
+    command: str,
     stream: Callable[[], object] | None = None,
     tell: Callable[[str], object] | None = None,
 ) -> Report:

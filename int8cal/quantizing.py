@@ -23,9 +23,7 @@ if TYPE_CHECKING:
     from int8cal.quantization.table import CalibrationTable
 
 
-def quantize_file(
-    model: Path, table: Path, output: Path, *, force: bool = False, overwrite: bool = False
-) -> tuple[str, ...]:
+def quantize_file(model: Path, table: Path, output: Path, *, force: bool, overwrite: bool) -> tuple[str, ...]:
     """Write the int8 model of an existing table: no data, no inference.
 
     Returns:

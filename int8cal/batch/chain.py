@@ -178,7 +178,7 @@ def _own_data(task: Task, split: str) -> DataSettings:
     return own.get(split) or data_of(task.job, split)
 
 
-def record_samples(chain: Sequence[Task], tell: Callable[[str], object] | None = None) -> None:
+def record_samples(chain: Sequence[Task], tell: Callable[[str], object] | None) -> None:
     """Run the float models of a chain, and write what they give as samples of those that read them.
 
     A file that is there with the same bytes is left as it is, so that jobs stay up to date.

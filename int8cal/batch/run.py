@@ -198,7 +198,7 @@ def _run_in_worker(
     return run_job(task, decision, exclusive=lambda _: exclusive(own), command=command)
 
 
-def run_job(task: Task, decision: Decision, *, exclusive: Exclusive = nullcontext, command: str = "") -> JobResult:
+def run_job(task: Task, decision: Decision, *, exclusive: Exclusive = nullcontext, command: str) -> JobResult:
     """Do what was decided about a job; whatever happens is its result, only an interrupt passes through."""
     if decision.up_to_date and decision.record is not None:
         try:

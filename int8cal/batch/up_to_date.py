@@ -154,7 +154,7 @@ class Checked:
     error: Int8calError | None
 
 
-def check_jobs(tasks: Sequence[Task], *, rerun: bool = False) -> Iterator[Checked]:
+def check_jobs(tasks: Sequence[Task], *, rerun: bool) -> Iterator[Checked]:
     """Check jobs without any inference, in order.
 
     Models are loaded and planned, patterns and ranges matched, data listed and its headers read, labels matched,

@@ -105,7 +105,7 @@ def show_report(
     *,
     quiet: bool,
     as_json: bool,
-    told: Collection[str] = (),
+    told: Collection[str],
     explain: bool = False,
 ) -> None:
     """Print a report: a summary, or (`as_json`) the text of report.json and nothing else on stdout.

@@ -336,7 +336,7 @@ def is_bias_row(index: Index, gemm: onnx.NodeProto) -> bool:
     return bias.size in (1, width) and (bias.ndim <= 1 or bias.shape[-1] == bias.size)
 
 
-def reduction_of(op_type: str, axis: int | None, group: int = 1) -> Reduction:
+def reduction_of(op_type: str, axis: int | None, group: int) -> Reduction:
     """Tell over what a layer sums: where output and input channels of its weight are.
 
     Args:

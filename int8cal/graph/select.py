@@ -85,9 +85,7 @@ class Selection:
         included = self._matching(self.include, "--include", known) & names if self.include else names
         return frozenset(included - self._matching(self.exclude, "--exclude", known) - self._left(names))
 
-    def layer_forms(
-        self, nodes: Iterable[onnx.NodeProto], inside: Iterable[onnx.NodeProto] = ()
-    ) -> dict[str, LayerForm]:
+    def layer_forms(self, nodes: Iterable[onnx.NodeProto], inside: Iterable[onnx.NodeProto]) -> dict[str, LayerForm]:
         """Return the form of every node whose input gets no calibrated range, allowed or not, layer or not.
 
         Args:

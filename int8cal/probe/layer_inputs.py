@@ -341,7 +341,7 @@ def read_rows(
     layers: Sequence[Layer],
     samples: Sequence[SampleLike],
     *,
-    threads: int = 0,
+    threads: int,
 ) -> dict[str, LayerRows]:
     """Run the float model once per sample and keep some rows of what each layer reads.
 

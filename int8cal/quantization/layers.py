@@ -70,7 +70,7 @@ def quantize_layers(
     draft: Draft,
     activations: Mapping[str, Affine],
     known: Mapping[str, QuantizedLayer],
-    searched: MutableMapping[str, Float64] | None = None,
+    searched: MutableMapping[str, Float64] | None,
 ) -> dict[str, QuantizedLayer]:
     """Quantize the weights and biases of all planned layers, on all CPUs; a layer without a range keeps a float bias.
 

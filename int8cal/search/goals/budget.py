@@ -90,7 +90,7 @@ def spend_budget(
     result: Result,
     collected: Collected,
     best_result: BestResult,
-    cluster: Cluster | None = None,
+    cluster: Cluster | None,
 ) -> tuple[Result, MixedPrecision]:
     """Leave layers out of int8 until the job's gates about outputs hold; see `GateSearch`.
 

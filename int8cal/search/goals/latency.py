@@ -61,8 +61,8 @@ def leave_slow_layers(
     results: tuple[Result, Result],
     sample: SampleLike,
     *,
-    threads: int = 0,
-    checkpoint: Checkpoint | None = None,
+    threads: int,
+    checkpoint: Checkpoint | None,
 ) -> tuple[Result, Optimization]:
     """Find the layers without which the int8 model is fastest on this machine, and write down in the table which.
 

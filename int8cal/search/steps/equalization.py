@@ -170,7 +170,7 @@ def _layers(chain: Chain) -> tuple[Layer, ...]:
 
 
 def usable_chains(
-    model: onnx.ModelProto | Index, plan: Plan, statistics: Statistics, fixed: Collection[str] = ()
+    model: onnx.ModelProto | Index, plan: Plan, statistics: Statistics, fixed: Collection[str]
 ) -> tuple[Chain, ...]:
     """Return the chains with two channels or more, all of whose planned tensors have per-channel histograms.
 
