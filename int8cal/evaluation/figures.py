@@ -208,6 +208,7 @@ FIGURES: dict[str, Figure] = {
         *((f"{name}_ci95.{end}", figure.end(end)) for end in _ENDS if figure.interval),
     )
 }
+_SHORTLY = ("sqnr_db", "agreement", "top1.drop", "metric.drop", "latency.speedup", "size.ratio", "fusion.float")
 # What a short name stands for.
 SHORT = {f"drop_ci95.{end}": f"top1.drop_ci95.{end}" for end in _ENDS}
 
@@ -315,3 +316,9 @@ def interval_of(name: str, measured: Measurements) -> tuple[float, float] | None
     figure = figure_of(name)
     low, high = (figure.interval(measured) if figure.interval else None) or (None, None)
     return None if low is None or high is None else (low, high)
+
+
+def short_figures(measured: Measurements) -> dict[str, tuple[str, str]]:
+    """Return name -> value and unit of the few figures that say how good a model is, of those that were measured."""
+    values = {name: value_of(name, measured) for name in _SHORTLY}
+    return {name: (f"{value:.6g}", FIGURES[name].unit) for name, value in values.items() if value is not None}

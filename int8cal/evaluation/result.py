@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from pydantic import Field, StrictBool
 
+from int8cal.evaluation.figures import short_figures
 from int8cal.evaluation.result_parts import (
     LEFT_OUT,
     Count,
@@ -19,6 +20,8 @@ from int8cal.evaluation.result_parts import (
     GroupMetrics,
     Interval,
     Number,
+    RuntimeAgreement,
+    html_table,
 )
 
 if TYPE_CHECKING:
@@ -355,16 +358,6 @@ class TensorHistogram:
 
 
 @dataclass(frozen=True)
-class RuntimeAgreement:
-    """The int8 model's outputs in a second runtime against those in onnxruntime."""
-
-    sqnr_db: Number | None
-    cosine: Number | None
-    max_abs_error: Number | None
-    agreement: Number | None
-
-
-@dataclass(frozen=True)
 class RuntimeResult:
     """The int8 model in a second runtime.
 
@@ -475,9 +468,7 @@ class Report:
     """Everything report.json holds, plus the histograms that report.html draws.
 
     Attributes:
-        tensors: What the calibration table says of activations, by name; none for int8 models that int8cal did not
-            calibrate in the same run.
-        weights: Likewise of weights, in graph order.
+        tensors, weights: What a table made in the same run says of activations, by name, and weights, in graph order.
         findings: About the data; the first of the warnings.
     """
 
@@ -496,3 +487,14 @@ class Report:
     weights: tuple[LayerScales, ...] = ()
     findings: tuple[Finding, ...] = ()
     origin: Origin | None = None
+
+    def __repr__(self) -> str:
+        figures = "".join(f", {name}={value}" for name, (value, _) in short_figures(self.evaluation).items())
+        failed = sum(not each.passed for each in self.gates)
+        told = f"{figures}, gates={len(self.gates)}, failed={failed}, warnings={len(self.warnings)}"
+        return f"Report(model={self.model.get('name')!r}, samples={self.evaluation.samples}{told})"
+
+    def _repr_html_(self) -> str:
+        rows = {name: f"{value} ({unit})" for name, (value, unit) in short_figures(self.evaluation).items()}
+        rows |= {each.gate: "passed" if each.passed else "failed" for each in self.gates}
+        return html_table(rows | {"warnings": "; ".join(self.warnings)})

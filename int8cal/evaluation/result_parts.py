@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import html
 from dataclasses import dataclass, field
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import BeforeValidator, PlainValidator
 from pydantic_core import PydanticCustomError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 # The runtime that always runs, and what all of them are called.
 FIRST = "onnxruntime"
@@ -34,6 +38,12 @@ def ends(interval: Interval | None) -> tuple[float, float] | None:
     if interval is None or interval[0] is None or interval[1] is None:
         return None
     return interval[0], interval[1]
+
+
+def html_table(rows: Mapping[str, str]) -> str:
+    """Write a table of names and texts; what has no text is left out."""
+    cells = ((html.escape(name), html.escape(text)) for name, text in rows.items() if text)
+    return f"<table>{''.join(f'<tr><th>{name}</th><td>{text}</td></tr>' for name, text in cells)}</table>"
 
 
 @dataclass(frozen=True)
@@ -113,3 +123,13 @@ class Fastest:
     against: str
     gain: Number
     gain_ci95: Interval | None = None
+
+
+@dataclass(frozen=True)
+class RuntimeAgreement:
+    """The int8 model's outputs in a second runtime against those in onnxruntime."""
+
+    sqnr_db: Number | None
+    cosine: Number | None
+    max_abs_error: Number | None
+    agreement: Number | None

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 from int8cal.errors import ModelError
 from int8cal.evaluation.outputs import OutputComparison
-from int8cal.evaluation.result import FloatNode, Fusion, RuntimeAgreement, RuntimeResult
-from int8cal.evaluation.result_parts import TITLES, ends
+from int8cal.evaluation.result import FloatNode, Fusion, RuntimeResult
+from int8cal.evaluation.result_parts import TITLES, RuntimeAgreement, ends
 from int8cal.runtime.machine import exact_products, resolve
 from int8cal.runtime.openvino import OpenVinoSession, is_installed, require_openvino
 from int8cal.runtime.sessions import CPU

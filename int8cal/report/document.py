@@ -33,10 +33,9 @@ from int8cal.evaluation.result import (
     Optimization,
     Origin,
     OutputMetrics,
-    RuntimeAgreement,
     Saturation,
 )
-from int8cal.evaluation.result_parts import FIRST, Count, Fastest, Number
+from int8cal.evaluation.result_parts import FIRST, Count, Fastest, Number, RuntimeAgreement
 from int8cal.evaluation.weak_families import FamilyFinding  # noqa: TC001 - pydantic reads the fields of Document
 
 if TYPE_CHECKING:

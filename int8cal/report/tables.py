@@ -24,9 +24,8 @@ if TYPE_CHECKING:
         MixedPrecision,
         Optimization,
         OptimizedLayer,
-        RuntimeAgreement,
     )
-    from int8cal.evaluation.result_parts import DecisionFigure, GroupMetrics
+    from int8cal.evaluation.result_parts import DecisionFigure, GroupMetrics, RuntimeAgreement
     from int8cal.report.document import Document, RuntimeFigures, WeightScales
 
 # Ops that only the runtime makes.

@@ -13,10 +13,9 @@ from int8cal.evaluation.result import (
     Latency,
     Metrics,
     OutputMetrics,
-    RuntimeAgreement,
     RuntimeResult,
 )
-from int8cal.evaluation.result_parts import Fastest
+from int8cal.evaluation.result_parts import Fastest, RuntimeAgreement
 from int8cal.report.document import document_of, report_to_json
 from int8cal.report.files import load_report
 from int8cal.report.html import report_to_html
