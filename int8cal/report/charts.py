@@ -190,7 +190,7 @@ def speed_picture(document: Document) -> tuple[Picture | None, str]:
         return None, ""
     guess = is_guessed(latency)
     times = [f"{'perhaps ' if guess else ''}{wording.milliseconds(each)}" for each in (latency.fp32, latency.int8)]
-    doubt = f"Both latencies are guesses: {document.why('latency_ms.speedup_ci95')}." if guess else ""
+    doubt = f"Both latencies are {document.why('latency_ms.speedup_ci95')}." if guess else ""
     top1 = metrics.top1
     if top1 is not None and top1.fp32 is not None and top1.int8 is not None:
         floats, codes = top1.fp32, top1.int8

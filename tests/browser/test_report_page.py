@@ -272,6 +272,20 @@ def test_on_paper_the_page_is_light_and_shows_the_whole_table(show, build):
     assert page.pdf().startswith(b"%PDF")
 
 
+def test_paper_has_what_a_click_would_open_and_nothing_to_click(show, build):
+    page = show(replace(build(), decisions=("not quantized: Conv a: excluded",)))
+    words = page.locator("#words table")
+    assert not words.is_visible()
+    page.emulate_media(media="print")
+    assert words.is_visible()
+    assert page.get_by_text("not quantized: Conv a: excluded").is_visible()
+    assert not page.locator(".hint").first.is_visible()
+    look = "([name, part]) => getComputedStyle(document.querySelector(name), part).display"
+    assert page.evaluate(look, ["th button", "::after"]) == "none"
+    assert page.evaluate(look, ["th button", None]) == "contents"  # else Chromium does not repeat heads on pages
+    assert page.locator(".channels label").is_visible()  # whose channels the chart shows
+
+
 def test_on_paper_charts_stay_within_their_cards_whatever_width_they_were_drawn_for(show, build):
     page = show(build())
     page.emulate_media(media="print")

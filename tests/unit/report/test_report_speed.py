@@ -41,9 +41,9 @@ def test_without_labels_float32_is_a_line_since_it_is_the_reference(report):
 @pytest.mark.parametrize("labels", [True, False])
 def test_latencies_that_are_guesses_say_so(report, labels):
     metrics = report.evaluation.metrics if labels else without_labels(report)
-    reasons = {"latency.speedup_ci95": "other processes had the cores"}
+    reasons = {"latency.speedup_ci95": "a guess, since the cores were busy"}
     picture, text = drawn(report, latency=Latency(4.812, 2.411, 2.0, rounds=5), metrics=metrics, reasons=reasons)
-    assert text.startswith("Both latencies are guesses: other processes had the cores. ")
+    assert text.startswith("Both latencies are a guess, since the cores were busy. ")
     assert picture.dots[-1].text.endswith(", perhaps 2.411 ms")
     assert "perhaps" not in drawn(report)[0].dots[-1].text
 
