@@ -10,7 +10,12 @@ from int8cal.graph.load import Watched, save_model
 from int8cal.graph.prepare import Prepared, prepare, require_layers
 from int8cal.identity import mixed_with, stamp
 from int8cal.io.paths import require_apart, require_free
-from int8cal.quantization.build import build_model, shared_scale_warnings, unknown_tensor_warnings
+from int8cal.quantization.build import (
+    build_model,
+    renewed_scale_warnings,
+    shared_scale_warnings,
+    unknown_tensor_warnings,
+)
 from int8cal.quantization.laid_out import laid_out
 from int8cal.quantization.table_file import load_table
 from int8cal.runtime.scratch import weights_folder
@@ -73,6 +78,7 @@ def quantize_prepared(prepared: Prepared, table: CalibrationTable, where: str, *
         warnings=(
             *warnings,
             *built.warnings,
+            *renewed_scale_warnings(built),
             *shared_scale_warnings(plan, table),
             *unknown_tensor_warnings(prepared.model, table),
         ),

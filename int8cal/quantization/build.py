@@ -130,7 +130,7 @@ def _build_graph(prepared: Index, plan: Plan, table: CalibrationTable, known: Bu
     model = emit(draft, activations, layers, metadata)
     model = emit_recurrent(take_codes(model, draft.pixels), recurrent)
     model = emit_embeddings(emit_unranged(model, draft, layers), embeddings)
-    warnings = (*told(prepared.model), *_warnings(layers, draft.entries))
+    warnings = (*told(prepared.model), *_warnings(layers))
     return BuiltModel(computed_again(model), draft, layers, recurrent, embeddings, warnings, searched=searched)
 
 
@@ -145,6 +145,18 @@ def shared_scale_warnings(plan: Plan, table: CalibrationTable) -> tuple[str, ...
         if edited and follow:
             warnings.append(f"tensor {edited[0]!r} shares its scale: {', '.join(map(repr, follow))} take the edit too")
     return tuple(warnings)
+
+
+def renewed_scale_warnings(built: BuiltModel) -> tuple[str, ...]:
+    """Say of which layers the table's scales of weights were not taken, since edits changed what codes they have."""
+    graphs = {"": built} | built.inside
+    return tuple(
+        f"{path}{': ' if path else ''}node {name!r}: the table's weight scales are for {entry.range}, but its codes "
+        f"are {graph.layers[name].range} now; computed anew"
+        for path, graph in graphs.items()
+        for name, entry in graph.draft.entries.items()
+        if entry.range != graph.layers[name].range
+    )
 
 
 def unknown_tensor_warnings(prepared: onnx.ModelProto, table: CalibrationTable) -> tuple[str, ...]:
@@ -217,8 +229,8 @@ def _with_weights(table: CalibrationTable, plan: Plan, built: BuiltModel) -> Cal
     return replace(table, weights=entries | embedding_entries(plan, built.embeddings))
 
 
-def _warnings(layers: Mapping[str, QuantizedLayer], entries: Mapping[str, WeightEntry]) -> tuple[str, ...]:
-    """Say of which layers the scales of weights are not what the weights or the table ask for."""
+def _warnings(layers: Mapping[str, QuantizedLayer]) -> tuple[str, ...]:
+    """Say of which layers the scales of weights are not what the weights ask for."""
     raised = [
         f"node {name!r}: the weight scale of {layer.raised} output channel(s) was raised so that the s32 bias fits"
         for name, layer in layers.items()
@@ -230,13 +242,7 @@ def _warnings(layers: Mapping[str, QuantizedLayer], entries: Mapping[str, Weight
         for name, layer in layers.items()
         if layer.ended
     ]
-    anew = [
-        f"node {name!r}: the table's weight scales are for {entry.range}, but its codes are {layers[name].range} now; "
-        "computed anew"
-        for name, entry in entries.items()
-        if entry.range != layers[name].range
-    ]
-    return (*raised, *ended, *anew)
+    return (*raised, *ended)
 
 
 def _entries(index: Index, plan: Plan, table: CalibrationTable) -> dict[str, WeightEntry]:

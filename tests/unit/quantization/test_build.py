@@ -8,7 +8,7 @@ from int8cal.errors import NonFiniteError, TableError
 from int8cal.graph.planner import make_plan
 from int8cal.graph.select import Selection
 from int8cal.quantization import layers as layers_module
-from int8cal.quantization.build import build_model, with_weights
+from int8cal.quantization.build import build_model, renewed_scale_warnings, with_weights
 from int8cal.quantization.corrections.equalization import Equalization
 from int8cal.quantization.corrections.integers import Bias
 from int8cal.quantization.table import TableSettings, WeightEntry
@@ -100,9 +100,11 @@ def test_scales_of_another_range_are_computed_anew_and_say_so(pooled, other):
     edited = build_model(prepared.model, plan, replace(complete, settings=settings))
     fresh = build_model(prepared.model, plan, replace(table, settings=settings))
     assert edited.model.SerializeToString() == fresh.model.SerializeToString()
-    warned = [text for text in edited.warnings if "are for s8, but its codes are" in text]
+    warned = renewed_scale_warnings(edited)
     changed = [node for node, layer in fresh.layers.items() if layer.range != "s8"]
     assert len(warned) == len(changed) > 0
+    assert all("are for s8, but its codes are" in text for text in warned)
+    assert edited.warnings == fresh.warnings  # a search builds of tables that nobody edited
 
 
 def test_scales_whose_product_does_not_fit_float32_are_refused(pooled):
