@@ -13,6 +13,14 @@ from int8cal.cli.main import COMMANDS, cli
 PAGES = Path(__file__).resolve().parents[2] / "docs" / "coming-from"
 SOURCES = {  # page -> package, and the files that declare its options
     "onnxruntime.md": ("onnxruntime", ("quantization/quantize.py", "quantization/calibrate.py")),
+    "quark.md": (
+        "quark",
+        (
+            "onnx/quantization/api.py",
+            "onnx/quantization/quantize.py",
+            *(f"onnx/quantization/config/{name}.py" for name in ("algorithm", "config", "maps", "spec")),
+        ),
+    ),
     "nncf.md": (
         "nncf",
         ("quantization/quantize_model.py", "quantization/advanced_parameters.py", "parameters.py", "scopes.py"),
