@@ -17,7 +17,7 @@ from int8cal.graph.islands import ends_in_codes, find_islands
 from int8cal.graph.passes.computed import noted_names
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Mapping
+    from collections.abc import Collection, Iterable, Mapping, Sequence
 
     import onnx
 
@@ -73,6 +73,7 @@ def choose_islands(
     *,
     others_us: float = 0.0,
     spent_us: float = 0.0,
+    codes: Sequence[tuple[frozenset[str], float]] = (),
     fixed: Collection[str] = (),
 ) -> Chosen:
     """Choose the islands that hold most of the noise, as long as the allowances of time and bytes last.
@@ -86,6 +87,8 @@ def choose_islands(
         most_bytes: Fraction of the float model's bytes, `MOST_BYTES` at the most.
         others_us: Estimated microseconds of the nodes that are in float whatever is chosen.
         spent_us: Estimated microseconds of the allowance that something else has taken.
+        codes: Residual codes among that: layers, and the microseconds that theirs take. Where all of these stay float
+            they have none.
         fixed: Layers and tensors that must not leave int8.
 
     Returns:
@@ -94,22 +97,31 @@ def choose_islands(
     index = Index.of(model)
     whole_us = inference_us(index.model, plan, elements) + others_us
     whole = whole_bytes(index, plan)
-    left_us, left_bytes = allowance * whole_us - spent_us, most_bytes * whole
+    most_us, left_bytes = allowance * whole_us - spent_us, most_bytes * whole
     taken: list[_Offer] = []
     lines: list[str] = []
+
+    def freed_us(nodes: frozenset[str]) -> float:
+        return math.fsum(us for own, us in codes if own <= nodes)
+
     seen, rest = 0.0, 1.0
-    for each in _offers(index, plan, elements, noise, fixed, stored=allowance == math.inf):
+    offers = _offers(index, plan, elements, noise, fixed, stored=allowance == math.inf)
+    # first what hands back more time than it takes: others need it
+    for each in sorted(offers, key=lambda each: each.us > freed_us(each.nodes)):
         # shares may add up to more than all, since they are measured one by one
         cheap = allowance < math.inf and each.gain >= LEAST_NOISE * rest > 0.0
         if each.gain < LEAST_PART and not cheap:
-            break
+            continue
         if len(plan.layers) == sum(len(other.island.layers) for other in (*taken, each)):
             break  # an int8 model without int8 is none
         seen += each.gain
-        verdict = BEYOND if each.us > left_us else TOO_LARGE if each.bytes > left_bytes else TRIED
+        together = (*taken, each)
+        nodes = frozenset[str]().union(*(other.nodes for other in together))
+        needed_us = math.fsum(other.us for other in together) - freed_us(nodes)
+        verdict = BEYOND if needed_us > most_us else TOO_LARGE if each.bytes > left_bytes else TRIED
         if verdict == TRIED:
             taken.append(each)
-            left_us, left_bytes, rest = left_us - each.us, left_bytes - each.bytes, rest - each.gain
+            left_bytes, rest = left_bytes - each.bytes, rest - each.gain
         time, size = each.us / whole_us, each.bytes / whole
         lines.append(
             f"{each.what} would take away {100 * each.gain:.0f} % of the noise, for an estimated {100 * time:.1f} % "
@@ -158,6 +170,10 @@ class _Offer:
     us: float
     bytes: int
     stored: frozenset[str]
+
+    @property
+    def nodes(self) -> frozenset[str]:
+        return frozenset(layer.node for layer in self.island.layers)
 
     @property
     def what(self) -> str:

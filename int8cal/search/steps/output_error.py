@@ -246,6 +246,7 @@ def _islands(
             most_bytes,
             others_us=inputs.others_us,
             spent_us=spent.us,
+            codes=spent.codes,
             fixed=_fixed(state, inputs),
         )
         if chosen.left == before:

@@ -132,6 +132,22 @@ def test_a_weight_that_the_graph_computes_is_smaller_in_float(bench):
     assert found.bytes < 0
 
 
+@pytest.mark.parametrize(
+    ("coded", "left"),
+    [
+        ({"MatMul_m"}, FRONT_END),
+        # it holds less noise, and is taken first: the other needs the time
+        ({"MatMul_f"}, FRONT_END),
+        # all that read them have to stay float
+        ({"MatMul_m", "MatMul_y"}, set()),
+    ],
+)
+def test_residual_codes_of_what_stays_float_hand_back_their_time(planned, coded, left):
+    us = choose_islands(*planned, ELEMENTS, NOISE, 10.0, 0.1).us
+    assert chosen(planned, allowance=0.0, codes=((frozenset(coded), us),))[0] == left
+    assert chosen(planned, allowance=0.0, codes=((frozenset(coded), 0.0),))[0] == set()
+
+
 @pytest.mark.parametrize("fixed", ["MatMul_m", "p"])
 def test_what_the_user_fixed_stays_int8(planned, fixed):
     assert chosen(planned, fixed={fixed})[0] == set()
