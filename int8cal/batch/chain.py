@@ -80,13 +80,16 @@ def require_links(chain: Sequence[Task]) -> None:
     Raises:
         ConfigError: An input or tensor that a model does not have, or of another kind; an input that nothing feeds;
             data of two models that belong together, of which other samples are chosen; a gate on an output that the
-            last model does not have.
-        ModelError: A model cannot be loaded.
+            last model does not have; a model called like the row of another.
+        ModelError, DataError: A model cannot be loaded, or data beside what it reads cannot be opened.
     """
     signatures = {task.job.name: signature_of(load_model(task.job.model)) for task in chain}
     for task in chain:
         if task.chain is None or not task.chain.links:
             continue
+        if (row := row_names(task)[-1]) in signatures:
+            what = f'another model is called "{row}", as results of this one are'
+            raise task.chain.links[0].place.error(what, "call that one otherwise")
         inputs = {spec.name: spec for spec in signatures[task.job.name].inputs}
         for link in task.chain.links:
             source = signatures[link.source]
@@ -162,13 +165,17 @@ def _roots_of(task: Task, tasks: Mapping[str, Task], split: str) -> set[str]:
 
 
 def _count(task: Task, split: str, signature: Signature) -> int | None:
-    """Count the samples of a model's own data; None where only a pass can tell, or that is an error of its job."""
+    """Count the samples of a model's own data; None where only a pass can tell, or that is an error of its job.
+
+    Raises:
+        Int8calError: Data beside what the model reads, which its job does not open, are not there or do not fit.
+    """
+    skip_bad = _own_data(task, split).skip_bad
+    if task.chain is not None and task.chain.links:
+        count = _open_own(task.chain, split, signature).count
+        return None if skip_bad else count
     try:
-        if _own_data(task, split).skip_bad:
-            return None
-        if task.chain is not None and task.chain.links:
-            return _open_own(task.chain, split, signature).count
-        return _open(task.job, split, float32_reference(task.job.model)).count
+        return None if skip_bad else _open(task.job, split, float32_reference(task.job.model)).count
     except Int8calError:
         return None
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import difflib
 from dataclasses import dataclass, replace
+from os.path import realpath
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from int8cal.job import DataSettings
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
-    from pathlib import Path
 
     from int8cal.config.yaml_file import SettingPlace
     from int8cal.job import Job
@@ -94,6 +95,25 @@ def data_of(job: Job, split: str) -> DataSettings:
 def recorded_at(directory: Path, split: str) -> Path:
     """Say where the samples of a model are recorded that reads other models: beside its output directory."""
     return directory.with_name(f"{directory.name}-inputs") / split
+
+
+def require_unrecorded(readers: Sequence[Job], directories: Mapping[Path, SettingPlace]) -> None:
+    """Refuse jobs that would write among recorded samples.
+
+    Args:
+        readers: Jobs that read other models.
+        directories: Output directories of all jobs, and where each job stands.
+
+    Raises:
+        ConfigError: Names the job that the samples are for.
+    """
+    folders = {realpath(recorded_at(job.directory, CALIBRATION).parent): job.name for job in readers}
+    for directory, place in directories.items():
+        real = Path(realpath(directory))
+        reader = next((folders[path] for path in map(str, (real, *real.parents)) if path in folders), None)
+        if reader is not None:
+            what = f'would write to {directory}, where samples of "{reader}" are recorded'
+            raise place.error(what, "give it another output.dir")
 
 
 def recorded_job(

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from pydantic import TypeAdapter
 
-from int8cal.config.chain import ChainModel, read_links, recorded_job
+from int8cal.config.chain import ChainModel, read_links, recorded_job, require_unrecorded
 from int8cal.config.expand import Expanded, expand, names_of, require_distinct_outputs, with_directory
 from int8cal.config.layers import SettingsLayer, nest, settings_layer, validate
 from int8cal.config.schema import JobLayer
@@ -87,7 +87,7 @@ def _chained(jobs: tuple[Job, ...], expanded: tuple[Expanded, ...], document: Ya
     """Let the models of a chain read each other.
 
     Raises:
-        ConfigError: A link that leads nowhere, or upwards.
+        ConfigError: A link that leads nowhere, or upwards; a job that writes where samples are recorded.
     """
     found: list[Located] = []
     names = [job.name for job in jobs]
@@ -101,6 +101,10 @@ def _chained(jobs: tuple[Job, ...], expanded: tuple[Expanded, ...], document: Ya
             above = {other.job.name: other.job for other in found}
             read, own = recorded_job(job, links, above, each.place, own=job.data.path != _RECORDED)
         found.append(Located(read, document, each.loc, ChainModel(links, own, gates)))
+    linked = [each.job for each in found if each.chain is not None and each.chain.links]
+    require_unrecorded(
+        linked, dict(zip((each.job.directory for each in found), (each.place for each in expanded), strict=True))
+    )
     return tuple(found)
 
 

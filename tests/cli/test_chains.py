@@ -1,6 +1,7 @@
 """Chains of models in one YAML: the float outputs of one are the samples of the next, and the whole is compared."""
 
 import json
+import re
 import shutil
 import textwrap
 from pathlib import Path
@@ -165,6 +166,8 @@ def test_a_gate_of_the_chain_fails_the_run_and_keeps_all_files(run):
         ("sqnr_db>=GATE", "sqnr>=3", "chain.yaml:4:9: gates[0]:", 'names an unknown figure "sqnr"; did you mean "sqnr_db"?'),
         ("sqnr_db>=GATE", "latency.speedup>=1", "chain.yaml:4:9: gates[0]:", "only the outputs of models are compared in a chain"),
         ("data: mels", "data: {path: mels, samples: 4}", "chain.yaml:14:22:", "samples and seed do not choose the same ones"),
+        ("model: encoder.onnx", "model: encoder.onnx\n    output: {dir: out/decoder-inputs}", "chain.yaml:7:5:", 'where samples of "decoder" are recorded'),
+        ("model: encoder.onnx", "model: encoder.onnx\n    output: {dir: out/joiner-inputs/e}", "chain.yaml:7:5:", 'where samples of "joiner" are recorded'),
     ],
 )  # fmt: skip
 def test_mistakes_are_told_with_their_line_before_any_work(run, old, new, where, message):
@@ -173,6 +176,22 @@ def test_mistakes_are_told_with_their_line_before_any_work(run, old, new, where,
     assert (code, out) == (2, "")
     assert err.startswith(f"int8cal: config: {where}")
     assert message in err
+    assert not Path("out").exists()
+
+
+def test_no_model_is_called_like_a_row_of_another(run):
+    text = re.sub(r"encoder(:|\.hidden|\.mel)", r"decoder in the chain\1", CHAIN)
+    code, out, err = run(text)
+    assert (code, out) == (2, "")
+    assert 'chain.yaml:14:22: models.decoder.inputs.memory: another model is called "decoder in the chain"' in err
+
+
+@pytest.mark.parametrize("more", ["", ", skip_bad: true"])
+@pytest.mark.parametrize("arguments", [(), ("--dry-run",)])
+def test_data_beside_what_a_model_reads_are_looked_for_before_any_work(run, arguments, more):
+    code, out, err = run(CHAIN.replace("data: more-tokens", f"data: {{path: none{more}}}"), *arguments)
+    assert (code, out) == (4, "")
+    assert "int8cal: data: none: " in err
     assert not Path("out").exists()
 
 
