@@ -181,6 +181,7 @@ def evaluate_pair(
                 unasked=unasked(runtimes, latency=True, target=target, providers=providers),
                 size=model_bytes(reference.given),
                 nodes=len(models[1].graph.node),
+                inputs=max((len(node.input) for node in models[1].graph.node), default=0),
                 rows=(batch_size(signatures[0]), batch_size(signatures[1])),
                 providers=providers,
                 threads=every,

@@ -36,6 +36,8 @@ if TYPE_CHECKING:
 _LARGEST = 400_000_000  # bytes of the FP32 model: it is held a second time, and compiled
 # nodes of the int8 model: OpenVINO takes 1.2 s to compile 1,000, 37 s for 15,000, and minutes for 60,000
 _MOST_NODES = 4000
+# inputs of one of them: it takes 3 s to compile a Concat of 1,000, 12 s of 2,000, and minutes of 10,000
+_MOST_INPUTS = 1000
 _BUSY = "a guess, since other processes had the cores: measure again when they are idle, or with --threads 1"
 _LEAST_DB = 6.0  # between two runtimes on one sample: with less, one of them computes something else
 
@@ -63,6 +65,7 @@ def measure_speed(
     unasked: Sequence[str],
     size: int,
     nodes: int,
+    inputs: int,
     rows: tuple[int, int],
     providers: Sequence[str],
     threads: int,
@@ -74,8 +77,8 @@ def measure_speed(
         feeds: One for each, of the same sample.
         asked: Further runtimes, each with its session of the int8 model.
         unasked: Names of further runtimes, see `runtimes.unasked`.
-        size, nodes: Bytes of the FP32 model and nodes of the int8 model, which decide whether a runtime is measured
-            unasked.
+        size, nodes, inputs: Bytes of the FP32 model, nodes of the int8 model and inputs of the one with most, which
+            decide whether a runtime is measured unasked.
         rows: Samples in each feed.
         providers: Execution providers of onnxruntime.
         threads: Of each runtime; 0 for all CPUs.
@@ -96,7 +99,7 @@ def measure_speed(
     for name in unasked:
         try:
             sessions[name] = _open_unasked(
-                name, models, feeds, sessions[FIRST][1], size=size, nodes=nodes, threads=threads
+                name, models, feeds, sessions[FIRST][1], size=size, nodes=nodes, inputs=inputs, threads=threads
             )
         except Exception as error:  # noqa: BLE001 - nobody asked for it, so it ends nothing
             found.latencies[name] = None
@@ -118,21 +121,30 @@ def _open_unasked(
     *,
     size: int,
     nodes: int,
+    inputs: int,
     threads: int,
 ) -> tuple[Runs, Runs]:
     """Open both models in a runtime and run each once.
 
     Args:
         name: Of the runtime.
-        models, feeds, size, nodes, threads: As for `measure_speed`.
+        models, feeds, size, nodes, inputs, threads: As for `measure_speed`.
         here: The int8 model in onnxruntime.
 
     Raises:
         ModelError: A model is too large to be opened again unasked, or gives other outputs than in onnxruntime.
         Exception: Of the runtime: of its import, of a model that it cannot load, of a kernel that failed.
     """
-    if size > _LARGEST or nodes > _MOST_NODES:
-        much = f"the model has {size / 1e6:.0f} MB" if size > _LARGEST else f"the int8 model has {nodes:,} nodes"
+    much = (
+        f"the model has {size / 1e6:.0f} MB"
+        if size > _LARGEST
+        else f"the int8 model has {nodes:,} nodes"
+        if nodes > _MOST_NODES
+        else f"a node of the int8 model has {inputs:,} inputs"
+        if inputs > _MOST_INPUTS
+        else ""
+    )
+    if much:
         what = f"{TITLES[name]} is not timed unasked, since {much}"
         raise ModelError(what, do=f"--runtime {name} measures it")
     first, second = (OTHERS[name](model, threads=threads) for model in models)

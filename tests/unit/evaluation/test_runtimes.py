@@ -232,7 +232,12 @@ def test_what_goes_wrong_in_a_runtime_unasked_is_a_reason(other, fp32, int8, mak
 
 
 @pytest.mark.parametrize(
-    ("limit", "said"), [({"_LARGEST": 100}, "the model has"), ({"_MOST_NODES": 5}, "the int8 model has")]
+    ("limit", "said"),
+    [
+        ({"_LARGEST": 100}, "the model has"),
+        ({"_MOST_NODES": 5}, "the int8 model has"),
+        ({"_MOST_INPUTS": 2}, "a node of the int8 model has"),
+    ],
 )
 def test_a_large_model_is_not_opened_in_another_runtime_unasked(
     other, monkeypatch, fp32, int8, make_samples, limit, said
