@@ -223,6 +223,8 @@ def entry() -> NoReturn:
             stream.reconfigure(errors="backslashreplace")
     tell_warnings(say)
     code = main()
+    for number in (signal.SIGINT, signal.SIGTERM):  # all is done and told: it must not end with another code, or words
+        signal.signal(number, signal.SIG_IGN)
     if code == EXIT_INTERRUPTED:
         # a thread may still be inside compiled code, which does not survive the interpreter's own way of shutting down
         for stream in (sys.stdout, sys.stderr):

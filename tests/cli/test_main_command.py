@@ -204,6 +204,20 @@ def test_a_signal_ends_the_process_with_130(number):
     assert err.strip() == "int8cal: interrupted; nothing was half-written"
 
 
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_after_the_end_changes_nothing(number):
+    script = f"""
+import atexit, signal, sys
+from int8cal.cli.main import entry
+signal.signal(signal.SIGINT, signal.default_int_handler)
+atexit.register(signal.raise_signal, {int(number)})
+sys.argv = ["int8cal", "--version"]
+entry()
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (0, f"int8cal {int8cal.__version__}\n", "")
+
+
 def test_an_interrupt_waits_until_a_module_is_loaded(tmp_path):
     """Half-loaded extension modules may take the process with them."""
     (tmp_path / "slow_module.py").write_text(
