@@ -39,7 +39,7 @@ _TARGETS = "; ".join(f"{target.name}: {target.what}" for target in TARGETS.value
     metavar="PATH",
     help="Run these samples and count what would saturate: a directory, file or glob, as in calibrate.",
 )
-@click.option("--samples", type=click.IntRange(min=1), metavar="N", help=f"At most N samples (default {SAMPLES}).")
+@click.option("--samples", type=options.WholeWithin(min=1), metavar="N", help=f"At most N samples (default {SAMPLES}).")
 @click.option("--skip-bad", is_flag=True, help="Count and skip unreadable files, not stop.")
 @click.option("--config", type=options.PATH, metavar="FILE", help="YAML of a job; its data.preprocess is used.")
 @click.option(
@@ -55,7 +55,9 @@ _TARGETS = "; ".join(f"{target.name}: {target.what}" for target in TARGETS.value
 @click.option("--fix", is_flag=True, help="Write a model whose unsafe channels are quantized again.")
 @click.option("-o", "--output", type=options.PATH, metavar="OUT.onnx", help="The model that --fix writes.")
 @click.option("--overwrite", is_flag=True, help="Replace the output if it exists.")
-@click.option("--threads", type=click.IntRange(min=0), default=0, metavar="N", help="Of the runtime (default 0: all).")
+@click.option(
+    "--threads", type=options.WholeWithin(min=0), default=0, metavar="N", help="Of the runtime (default 0: all)."
+)
 @click.option("-q", "--quiet", is_flag=True, help="Print errors only.")
 @click.option("--json", "as_json", is_flag=True, help="Print the audit as JSON on stdout, and nothing else there.")
 @click.pass_context

@@ -43,6 +43,14 @@ class _Whole(click.types.IntParamType):
         return super().convert(value, param, ctx)
 
 
+class WholeWithin(click.IntRange):
+    """A whole number between bounds."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Read plain digits."""
+        return super().convert(WHOLE.convert(value, param, ctx), param, ctx)
+
+
 class _Real(click.types.FloatParamType):
     """A number."""
 

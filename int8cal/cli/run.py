@@ -59,7 +59,7 @@ class RunCommand(click.Command):
 @click.option(
     "--jobs",
     "workers",
-    type=click.IntRange(1, 256),
+    type=options.WholeWithin(1, 256),
     default=1,
     metavar="N",
     help="Run N jobs at a time, each in a process of its own (default 1). Speed is measured with the others stopped.",
@@ -228,7 +228,9 @@ def _listing(checked: Checked, state: str) -> list[str]:
     """Describe a job as it would be run."""
     job, decision = checked.task.job, checked.decision
     why = "" if state != "to run" else f" ({decision.why})"
-    calibration, evaluation = ("" if number is None else f" ({number} samples)" for number in checked.samples)
+    calibration, evaluation = (
+        "" if number is None else f" ({counted(number, 'sample')})" for number in checked.samples
+    )
     data = job.evaluation.data
     return [
         f"{job.name}: {state}{why}",
