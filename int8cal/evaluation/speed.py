@@ -135,15 +135,12 @@ def _open_unasked(
         ModelError: A model is too large to be opened again unasked, or gives other outputs than in onnxruntime.
         Exception: Of the runtime: of its import, of a model that it cannot load, of a kernel that failed.
     """
-    much = (
-        f"the model has {size / 1e6:.0f} MB"
-        if size > _LARGEST
-        else f"the int8 model has {nodes:,} nodes"
-        if nodes > _MOST_NODES
-        else f"a node of the int8 model has {inputs:,} inputs"
-        if inputs > _MOST_INPUTS
-        else ""
+    limits = (
+        (size > _LARGEST, f"the model has {size / 1e6:.0f} MB"),
+        (nodes > _MOST_NODES, f"the int8 model has {nodes:,} nodes"),
+        (inputs > _MOST_INPUTS, f"a node of the int8 model has {inputs:,} inputs"),
     )
+    much = next((text for over, text in limits if over), "")
     if much:
         what = f"{TITLES[name]} is not timed unasked, since {much}"
         raise ModelError(what, do=f"--runtime {name} measures it")
