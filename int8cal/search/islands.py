@@ -107,7 +107,7 @@ def choose_islands(
     seen, rest = 0.0, 1.0
     offers = _offers(index, plan, elements, noise, fixed, stored=allowance == math.inf)
     # first what hands back more time than it takes: others need it
-    for each in sorted(offers, key=lambda each: each.us > freed_us(each.nodes)):
+    for each in sorted(offers, key=lambda each: each.us >= freed_us(each.nodes)):
         # shares may add up to more than all, since they are measured one by one
         cheap = allowance < math.inf and each.gain >= LEAST_NOISE * rest > 0.0
         if each.gain < LEAST_PART and not cheap:
