@@ -95,6 +95,12 @@ def test_decibels_of_float32_rounding_alone_do_not_count(old, new):
     assert cells(figure(compared(old, new), "sqnr_db")) == ("SQNR", "exact", "100.00 dB", "-20.00 dB", "worse")
 
 
+def test_a_change_that_is_shown_as_none_is_called_none(old, new):
+    new["metrics"]["cosine"] = old["metrics"]["cosine"] + 1e-9
+    change = figure(compared(old, new), "cosine")
+    assert (change.verdict, cells(change)[-2:]) == ("better", ("0.000000", "same"))
+
+
 def test_a_figure_of_one_report_alone_is_shown_without_a_way(old, new):
     new["latency_ms"] = None
     assert cells(figure(compared(old, new), "latency.speedup")) == ("Speedup", "2.00x", "not measured", "", "")
