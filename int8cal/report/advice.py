@@ -124,8 +124,12 @@ def _about_fusion(document: Document, gate: Gate, figure: str) -> tuple[str, ...
 
 
 def _about_faults(document: Document, gate: Gate, figure: str) -> tuple[str, ...]:  # noqa: ARG001 - likewise
-    scales = "give what these channels come from scales of its own, as int8cal calibrate does, or leave it in float"
-    return scales, f"to allow it, give --gate {figure}=off, or a bound of your own"
+    if document.settings.get("recipe") is None:  # any tool's model, which was only evaluated
+        do = "give what these channels come from scales of its own, as int8cal calibrate does, or leave it in float"
+    else:
+        ranges = "without the ranges that were given, " if document.settings.get("ranges") else ""
+        do = f"calibrate {ranges}on data in which these channels vary, or --exclude the layers that they come from"
+    return do, f"to allow it, give --gate {figure}=off, or a bound of your own"
 
 
 def _about_accuracy(document: Document, gate: Gate, figure: str) -> tuple[str, ...]:

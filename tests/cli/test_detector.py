@@ -90,3 +90,16 @@ def test_onnxruntimes_default_quantization_makes_such_a_model(tmp_path):
     found = evaluate(model, quantized, data, latency=False).evaluation
     assert found.metrics.sqnr_db > 25
     assert found.outputs["out"].faults == (FAULT,)
+
+
+def test_a_model_of_int8cals_own_is_not_advised_to_be_made_by_int8cal(call, files):
+    (files / "job.yaml").write_text(
+        "model: head.onnx\ndata: data.npz\nevaluation: {latency: false}\noutput: {dir: out}\n"
+        "quantization: {ranges: {x: [-1.0e+6, 1.0e+6]}}\n"
+    )
+    done = call("calibrate", "--config", "job.yaml")
+    assert done.code == 7
+    assert "as int8cal calibrate does" not in done.err
+    assert (
+        "calibrate without the ranges that were given, on data in which these channels vary, or --exclude" in done.err
+    )
