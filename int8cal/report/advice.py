@@ -12,7 +12,7 @@ from int8cal.evaluation.result_parts import ends
 from int8cal.numerics.metrics import EXACT_DB
 from int8cal.phrases import counted
 from int8cal.report import wording
-from int8cal.report.reading import own_metric
+from int8cal.report.reading import for_another_runtime, own_metric
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 _NAMED = 3  # layers and nodes in one line
 # A layer is named where the noise rises by at least this share of what it rises by in all layers together.
 _LOUD = 0.1
-_OTHER_RUNTIMES = ("openvino", "tensorrt")
 # Target -> flags of which its CPUs have one.
 _ONE_OF = {
     "arm64": frozenset({"asimddp", "i8mm"}),
@@ -86,7 +85,7 @@ def _about_latency(document: Document, gate: Gate, figure: str) -> tuple[str, ..
 def _target(document: Document) -> str:
     """Say so where speed was measured elsewhere than on the target."""
     target, origin = document.saturation.target, document.origin
-    if target in _OTHER_RUNTIMES:
+    if for_another_runtime(document):
         return f"this is the speed in onnxruntime: measure in {target}, which the model is for"
     flags = frozenset() if origin is None else frozenset(origin.machine.flags)
     elsewhere = origin is not None and target in _ONE_OF and not _ONE_OF[target] & flags

@@ -17,7 +17,7 @@ from int8cal.errors import printable
 from int8cal.phrases import counted
 from int8cal.report import advice, charts, plots, reading, tables, wording
 from int8cal.report.document import LaidOut
-from int8cal.report.reading import Headline
+from int8cal.report.reading import Headline, for_another_runtime
 from int8cal.report.words import WORDS
 
 if TYPE_CHECKING:
@@ -166,4 +166,5 @@ def _on_integers(document: Document) -> Headline:
     if fusion is None:
         return Headline("On integers", wording.NOT_MEASURED, document.why("fusion"), measured=False)
     left = f"{fusion.float_} left in float" if fusion.float_ else "none left in float"
+    left += " in onnxruntime" if for_another_runtime(document) else ""
     return Headline("On integers", f"{fusion.integer} of {counted(fusion.total, 'node')}", left)

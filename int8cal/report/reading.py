@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 NOTHING = "every output is zero on every sample, in both models: this says nothing about the int8 model"
 _NAMED = 3  # outputs in one line
+_OTHER_RUNTIMES = ("openvino", "tensorrt")  # targets
 _JUDGED_ON, _AS_DATA = "evaluation.data.", "as data"
 # Ends of an interval. One that holds 1 and is this wide holds a model half as fast again and one by a third slower: it
 # says nothing. Where the ends are closer than _CLOSE, the figure between them is off by an eighth at most.
@@ -210,6 +211,11 @@ def only_embeddings(document: Document) -> bool:
     """Whether the outputs are embeddings, without labels: neighbours decide there, and no largest value does."""
     kinds = {each.kind for output in document.outputs.values() for each in output.decisions}
     return kinds == {"embedding"} and document.metrics.top1 is None
+
+
+def for_another_runtime(document: Document) -> bool:
+    """Whether the target is a runtime with other kernels than onnxruntime, whose kernels the report has."""
+    return document.saturation.target in _OTHER_RUNTIMES
 
 
 def _all_float(document: Document) -> bool:

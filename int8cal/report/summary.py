@@ -13,6 +13,7 @@ from int8cal.report.document import document_of
 from int8cal.report.reading import (
     NOTHING,
     faults,
+    for_another_runtime,
     headlines,
     nothing_to_compare,
     only_embeddings,
@@ -156,7 +157,7 @@ def _rows(document: Document, screen: Screen, told: Collection[str]) -> list[_Ro
         _Row(
             1 if _mostly_float(document) else 8,
             "Float",
-            _left_in_float(document, None),
+            "" if for_another_runtime(document) else _left_in_float(document, None),
             shorter=_left_in_float(document, _KINDS),
         ),
     ]

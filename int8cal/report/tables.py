@@ -11,7 +11,7 @@ from int8cal.evaluation.figures import DECISIONS
 from int8cal.evaluation.result_parts import TITLES, ends
 from int8cal.phrases import counted
 from int8cal.report import wording
-from int8cal.report.reading import Headline, speedup_text
+from int8cal.report.reading import Headline, for_another_runtime, speedup_text
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -294,6 +294,8 @@ def foreign_ops(nodes: Sequence[FloatNode]) -> list[str]:
 def float_notes(document: Document) -> list[str]:
     """Explain what is counted as float: ops that the user's model does not have, and nodes beside layers."""
     notes = foreign_ops(document.fusion.nodes) if document.fusion else []
+    if document.fusion and for_another_runtime(document):
+        notes.insert(0, f"these are the kernels of onnxruntime: {document.saturation.target} has others")
     if document.mixed_precision is not None or document.optimize is not None:
         notes.append("a layer is a node with weights; nodes beside one that is left in float may be float with it")
     return notes

@@ -6,11 +6,13 @@ import pytest
 
 from int8cal.data.checks import Finding
 from int8cal.evaluation.fusion import WEIGHT_ONLY
-from int8cal.evaluation.result import NOT_QUANTIZED, Drop, FloatNode, Fusion, Gate, Latency, Size
+from int8cal.evaluation.result import NOT_QUANTIZED, Drop, FloatNode, Fusion, Gate, Latency, Saturation, Size
+from int8cal.report.document import document_of
 from int8cal.report.html import report_to_html
 from int8cal.report.markdown import report_to_markdown
 from int8cal.report.screen import Screen
 from int8cal.report.summary import LINES, summary_lines
+from int8cal.report.terminal import report_lines
 
 PAGE = "model-int8/report.html"
 FINDING = Finding(
@@ -88,6 +90,16 @@ def test_what_stayed_in_float_is_told_where_it_is_most_of_the_model(measured, re
     assert "Float     9 of 10 compute nodes" in lines
     few = replace(mostly, evaluation=replace(mostly.evaluation, fusion=Fusion(9, 1)))
     assert not any(line.startswith("Float") for line in summary_lines(few, Screen(width=40), PAGE))
+
+
+@pytest.mark.parametrize("target", ["openvino", "tensorrt"])
+def test_a_model_for_another_runtime_is_not_said_to_stay_in_float_there(measured, target):
+    elsewhere = measured(fusion=Fusion(1, 9), saturation=Saturation(target, 0))
+    assert not any(line.startswith("Float") for line in summary_lines(elsewhere))
+    told = f"these are the kernels of onnxruntime: {target} has others"
+    assert told in "\n".join(report_lines(document_of(elsewhere)))
+    assert told in report_to_markdown(elsewhere).replace("These", "these")
+    assert "9 left in float in onnxruntime" in report_to_html(elsewhere)
 
 
 def test_a_part_that_could_not_be_evaluated_stands_in_the_verdict_of_every_view(report, measured):
