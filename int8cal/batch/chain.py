@@ -475,9 +475,9 @@ def _result(member: _Member, *, last: bool) -> JobResult:
     """Judge a model by its outputs in the chain; the gates of the chain are about the last one."""
     job, comparison = member.job, member.comparison
     apart = GateError("models of a chain are measured one by one, only their outputs are compared in it")
-    blank = nothing_measured(*member.paths, job.quantization.target, apart)
-    outputs = comparison.outputs()
-    evaluation = replace(blank, samples=comparison.samples, metrics=comparison.metrics(), outputs=outputs, failures=())
+    blank = replace(nothing_measured(*member.paths, job.quantization.target, apart), failures=())
+    metrics, outputs, reasons = comparison.metrics(), comparison.outputs(), blank.reasons | comparison.reasons()
+    evaluation = replace(blank, samples=comparison.samples, metrics=metrics, outputs=outputs, reasons=reasons)
     gates = with_standing(member.chain.gates, parse_gates(member.chain.gates, "") if last else ())
     report = Report({"name": job.model.name}, {}, evaluation, {}, check_gates(gates, evaluation))
     error = failure_of(report)

@@ -45,11 +45,13 @@ def advice_below(document: Document, index: int) -> str:
 
 def _parts(document: Document, index: int) -> tuple[str, ...]:
     gate = document.gates[index]
-    if gate.passed or gate.value is None:
+    if gate.passed:
         return ()
     if gate.why:  # the figure would hold, and is worth nothing
         return tuple(finding.do for finding in document.findings if finding.check == "chance")[:1]
     figure = figure_named(gate.gate, own_metric(document))
+    if gate.value is None:
+        return tuple(filter(None, [_decided_instead(document, figure)]))
     about = next((say for start, say in _ABOUT.items() if figure.startswith(start)), _about_accuracy)
     return tuple(filter(None, about(document, gate, figure)))
 
@@ -66,6 +68,16 @@ def advice_on_all(document: Document) -> str:
         said.update(own)
         texts += [f"for {gate}: {'; '.join(own)}"] if own else []
     return "; ".join((*of_all, *texts))
+
+
+def _decided_instead(document: Document, figure: str) -> str:
+    """Name the figures that outputs without a row of class scores have instead of agreement and top-k."""
+    if figure.partition(".")[0] not in {"agreement", "top1", "top5"} or document.metrics.agreement is not None:
+        return ""
+    decided = [
+        f"outputs.{name}.{each.figure}" for name, output in document.outputs.items() for each in output.decisions
+    ]
+    return f"these outputs are judged by {_listed(decided)}" if decided else ""
 
 
 def _about_latency(document: Document, gate: Gate, figure: str) -> tuple[str, ...]:

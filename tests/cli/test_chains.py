@@ -269,6 +269,20 @@ def test_outputs_that_die_in_the_chain_alone_fail_the_gate_that_is_always_on(run
     assert run("        gates: [outputs.dead=off]" + chain)[0] == 0
 
 
+def test_a_gate_on_what_the_last_outputs_do_not_have_says_why_and_what_they_have(run):
+    joiner = onnx.load("joiner.onnx")
+    joiner.graph.output[0].type.tensor_type.shape.dim[1].ClearField("dim_value")
+    joiner.graph.node.extend([helper.make_node("Reshape", ["whole", "rows"], ["scores"], "fold")])
+    joiner.graph.node[-2].output[0] = "whole"
+    joiner.graph.initializer.append(numpy_helper.from_array(np.array([-1, 2, 4]), "rows"))
+    joiner.graph.output[0].type.tensor_type.shape.dim.add()
+    onnx.save(joiner, "joiner.onnx")
+    code, _, err = run(CHAIN.replace("sqnr_db>=GATE", "agreement>=0.1"))
+    assert code == 7
+    assert 'agreement>=0.1 (not computed: the first float output "scores" has shape (1, 2, 4) per sample' in err
+    assert "these outputs are judged by outputs.scores." in err
+
+
 def test_a_gate_of_the_chain_on_an_output_that_is_not_there_is_refused(run):
     code, out, err = run(CHAIN.replace("sqnr_db>=GATE", "outputs.score.sqnr_db>=3"))
     assert (code, out) == (2, "")
