@@ -20,7 +20,7 @@ from int8cal.phrases import counted
 from int8cal.report import wording
 from int8cal.report.document import part_as_json
 from int8cal.report.file_lines import COLUMNS, SUMMARY, figure_cells, gates_passed
-from int8cal.report.junit import Case, Suite, gate_case, skipped_gates
+from int8cal.report.junit import Case, Suite, cases_of_gates, skipped_gates
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -181,8 +181,7 @@ def junit_suite(result: JobResult, gates: Sequence[str] = ()) -> Suite:
         return Suite(result.name, (stopped, *skipped_gates(gates, "run stopped")))
     up_to_date = "" if result.ran else "up to date, "
     ended = Case("run", message=f"{up_to_date}results are in {result.directory}", seconds=seconds)
-    judged = [gate_case(gate.gate, _value(gate), passed=gate.passed) for gate in result.gates]
-    return Suite(result.name, (ended, *judged))
+    return Suite(result.name, (ended, *cases_of_gates(result.gates, [_value(gate) for gate in result.gates])))
 
 
 def _value(gate: Gate) -> str:

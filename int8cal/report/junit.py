@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from int8cal.errors import Int8calError
+from int8cal.evaluation.gates import STANDING, is_told
 from int8cal.report.advice import advice
 from int8cal.report.document import document_of
 from int8cal.report.reading import gate_value
@@ -103,8 +104,9 @@ def cases_of_findings(report: Report) -> tuple[Case, ...]:
 
 
 def cases_of_gates(gates: Sequence[Gate], values: Sequence[str]) -> tuple[Case, ...]:
-    """Make a case of every gate; `values` say what each was held against."""
-    return tuple(gate_case(gate.gate, value, passed=gate.passed) for gate, value in zip(gates, values, strict=True))
+    """Make a case of every gate that reports tell of; `values` say what each was held against."""
+    judged = zip(gates, values, strict=True)
+    return tuple(gate_case(gate.gate, value, passed=gate.passed) for gate, value in judged if is_told(gate))
 
 
 def gate_case(gate: str, value: str, *, passed: bool, noun: str = "value") -> Case:
@@ -114,7 +116,7 @@ def gate_case(gate: str, value: str, *, passed: bool, noun: str = "value") -> Ca
 
 def skipped_gates(gates: Iterable[str], why: str) -> tuple[Case, ...]:
     """Make a case of every gate of a job that gave no results."""
-    return tuple(Case(gate, "skipped", f"not judged: {why}") for gate in gates)
+    return tuple(Case(gate, "skipped", f"not judged: {why}") for gate in gates if gate not in STANDING)
 
 
 def junit_xml(suites: Sequence[Suite]) -> str:
