@@ -458,6 +458,17 @@ def layer_rows(document: Document, histograms: Mapping[str, int]) -> list[LayerR
     return rows
 
 
+def layer_columns(rows: Sequence[LayerRow]) -> dict[str, bool]:
+    """Say which columns of the table of layers have anything in them."""
+    return {
+        "clipped": any(row.layer.clipped is not None for row in rows),
+        "range": any(row.layer.dtype for row in rows),
+        "weights": any(row.weights is not None for row in rows),
+        "kernel": any(row.kernel != NOTHING for row in rows),
+        "saturation": any(row.saturation != NOTHING for row in rows),
+    }
+
+
 def _kernel(nodes: list[str], left: Mapping[str, str] | None) -> Mark:
     """Say whether the runtime left one of the nodes in float."""
     if left is None or not all(nodes):  # a node without a name could be any

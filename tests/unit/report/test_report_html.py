@@ -270,3 +270,17 @@ def test_the_verdict_is_the_same_phrases_in_every_view(report):
         report_to_markdown(each).replace("\\", "")
     )
     assert "; ".join(texts) in report_lines(document_of(each))[0]
+
+
+def test_columns_of_the_layer_table_that_would_be_empty_are_left_out(report):
+    layers = tuple(replace(each, clipped=None) for each in report.evaluation.layers)
+    ranged = tuple(replace(each, dtype="uint8", low=0.0, high=1.0, method="mse") for each in report.evaluation.layers)
+    for changes, more in (
+        ({"layers": layers, "fusion": None}, []),
+        ({"layers": ranged}, ["Clipped", "Activation range", "Kernel"]),
+    ):
+        page = report_to_html(replace(report, evaluation=replace(report.evaluation, **changes)))
+        head, body = page[page.index('id="layer-table"') : page.index('<section id="ranges">')].split("</thead>")
+        heads = ["#", "Layer", "Op", "SQNR", *more]
+        assert re.findall(r"<th [^>]*>([^<]*)</th>", head) == heads
+        assert list(dict.fromkeys(re.findall(r'data-head="([^"]*)"', body))) == heads
