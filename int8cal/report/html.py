@@ -134,19 +134,13 @@ def _hash(text: str) -> str:
 # Figures whose question is not whether the model is good enough.
 _COST = ("Speedup", "Fastest here", "Size")
 _SAFETY = "Can saturate"
-_OF_CLASSES = ("agreement", "top1", "top5")
 
 
 def _grouped(document: Document) -> list[tuple[str, list[Headline]]]:
     """Sort the headline figures by the question that they answer."""
-    figures = [_short(item) if item.label == "Fastest here" else item for item in reading.headlines(document)]
+    figures = [_short(item) if item.label == "Fastest here" else item for item in tables.shown_headlines(document)]
     safety = [item for item in figures if item.label == _SAFETY]
     good = [item for item in figures if item.label not in (*_COST, _SAFETY)]
-    embeddings = reading.only_embeddings(document)
-    decided = tables.decision_headline(document) if embeddings or document.metrics.agreement is None else None
-    if decided is not None:  # of outputs that are no row of class scores, in the place of what these have
-        classes = [item for item in good if item.about in _OF_CLASSES and (embeddings or not item.measured)]
-        good = [decided, *(item for item in good if item not in classes)]
     cost = sorted((item for item in figures if item.label in _COST), key=lambda item: _COST.index(item.label))
     return [
         ("Is it good enough?", good),

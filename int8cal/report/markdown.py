@@ -18,7 +18,6 @@ from int8cal.report.reading import (
     evaluation_data,
     faults,
     gate_value,
-    headlines,
     int8_name,
     name_of,
     origin_rows,
@@ -42,6 +41,7 @@ from int8cal.report.tables import (
     mixed_sentence,
     optimized_sentence,
     runtime_rows,
+    shown_headlines,
     slowest_first,
     speed_rows,
     step_rows,
@@ -156,7 +156,7 @@ def _headline(document: Document) -> str:
     """Write the figures, each with the gates about it, and then gates about anything else."""
     gates = [(index, gate, figure_named(gate.gate, own_metric(document))) for index, gate in told_gates(document)]
     rows, told = [], set[int]()
-    for figure in headlines(document):
+    for figure in shown_headlines(document):
         about = [(index, gate) for index, gate, name in gates if _is_about(name, figure)]
         told |= {index for index, _ in about}
         rows.append(

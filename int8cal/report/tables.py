@@ -11,7 +11,7 @@ from int8cal.evaluation.figures import DECISIONS
 from int8cal.evaluation.result_parts import TITLES, ends
 from int8cal.phrases import counted
 from int8cal.report import wording
-from int8cal.report.reading import Headline, for_another_runtime, speedup_text
+from int8cal.report.reading import Headline, for_another_runtime, headlines, only_embeddings, speedup_text
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -34,6 +34,7 @@ _MERGED = frozenset({"BiasGelu", "EmbedLayerNormalization", "FastGelu", "QuickGe
 # Kinds of outputs on which nothing is decided.
 _PLAIN = frozenset({"values", "waveform", "signal"})
 _DECISIONS = 8  # lines at most
+_OF_CLASSES = ("agreement", "top1", "top5")
 
 HEADS = (
     "runtime",
@@ -173,6 +174,16 @@ def decision_headline(document: Document) -> Headline | None:
     label, value, interval = _decision(worst)
     aside = f"at {place}, the worst of {len(alike)}" if len(alike) > 1 else place
     return Headline(label, _of_which(worst, value), aside, interval=interval)
+
+
+def shown_headlines(document: Document) -> list[Headline]:
+    """Pick the figures to show: decisions stand for agreement and top-k of outputs that are no row of class scores."""
+    figures, embeddings = headlines(document), only_embeddings(document)
+    decided = decision_headline(document) if embeddings or document.metrics.agreement is None else None
+    if decided is None:
+        return figures
+    left = [item for item in figures if item.about not in _OF_CLASSES or (item.measured and not embeddings)]
+    return [decided, *left]
 
 
 def _way(found: DecisionFigure) -> int:

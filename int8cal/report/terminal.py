@@ -16,7 +16,6 @@ from int8cal.report.reading import (
     evaluation_data,
     faults,
     gate_value,
-    headlines,
     int8_name,
     name_of,
     origin_rows,
@@ -36,6 +35,7 @@ from int8cal.report.tables import (
     mixed_layer_rows,
     optimized_sentence,
     runtime_sentences,
+    shown_headlines,
     step_rows,
     weight_names,
     why_nothing_clipped,
@@ -133,7 +133,7 @@ def _origin_rows(document: Document) -> list[_Row]:
 
 def _headline_rows(document: Document) -> list[_Row]:
     rows = []
-    for figure in headlines(document):
+    for figure in shown_headlines(document):
         note = f" ({figure.note})" if figure.note else ""
         rows.append((figure.label, figure.text + (note if figure.measured else f": {figure.note}")))
     return rows

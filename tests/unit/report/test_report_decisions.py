@@ -1,5 +1,6 @@
 """What gates, views and comparisons make of the decisions on outputs."""
 
+import re
 from dataclasses import replace
 
 import pytest
@@ -16,6 +17,7 @@ from int8cal.report.reading import gate_value
 from int8cal.report.regressions import judge_regressions
 from int8cal.report.summary import summary_lines
 from int8cal.report.tables import decision_rows, decision_sentences
+from int8cal.report.terminal import report_lines
 
 HOW = "share of something; interval exact, of a proportion of samples"
 
@@ -79,6 +81,9 @@ def test_the_largest_value_of_an_embedding_is_no_class_where_the_samples_have_no
     cards = report_to_html(found).partition("Is it good enough?")[2].partition("Is it faster")[0]
     assert cards.index("Nearest neighbour kept") < cards.index("SQNR")
     assert "Agreement" not in cards
+    for text in (report_to_markdown(found), "\n".join(report_lines(document_of(found)))):
+        assert text.index("Nearest neighbour kept") < text.index("Cosine")
+        assert not re.search("Agreement|Top-1 drop", text)
     labelled = replace(found, evaluation=replace(found.evaluation, metrics=report.evaluation.metrics))
     assert any("Agreement" in line for line in summary_lines(labelled))
 
