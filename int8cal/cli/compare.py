@@ -101,10 +101,14 @@ def command(
 
 
 def _report(path: str) -> Path:
-    """Find the report that a directory stands for."""
+    """Find the report that a directory stands for; that of a batch has a summary, which is refused as what it is."""
+    from int8cal.batch.summary import NAME
     from int8cal.io.paths import REPORT
 
-    return Path(path) / REPORT if Path(path).is_dir() else Path(path)
+    if not Path(path).is_dir():
+        return Path(path)
+    files = [Path(path) / name for name in (REPORT, NAME)]
+    return next((file for file in files if file.exists()), files[0])
 
 
 def _require(judged: JudgedComparison) -> None:

@@ -15,6 +15,7 @@ from int8cal.evaluation.result_parts import FIRST
 from int8cal.io.atomic import atomic_write
 from int8cal.io.paths import REPORT, REPORT_MARKDOWN, REPORT_PAGE, require_readable
 from int8cal.report.document import FORMAT, VERSION, LaidOut, document_from, figures_from, report_to_json
+from int8cal.report.file_lines import SUMMARY
 from int8cal.report.html import report_to_html
 from int8cal.report.markdown import report_to_markdown
 
@@ -90,6 +91,8 @@ def load_report(path: Path) -> Document:
         document = figures_from(path.read_text(encoding="utf-8"))
     except (ValueError, RecursionError) as error:
         raise _error(path, f"is not valid JSON ({error})", "give the report.json that int8cal wrote") from error
+    if isinstance(document, dict) and document.get("format") == SUMMARY:
+        raise _error(path, "is the summary of a batch, not a report", "give the directory of one job of it")
     if not isinstance(document, dict) or document.get("format") != FORMAT:
         raise _error(path, f'is not a report: "format" is not "{FORMAT}"', "give the report.json that int8cal wrote")
     if document.get("version") != VERSION:

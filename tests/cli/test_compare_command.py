@@ -81,6 +81,16 @@ def test_a_directory_stands_for_the_report_in_it(here, reports):
     assert "old  old/report.json: net.onnx" in here("compare", "old", "new").out
 
 
+def test_the_directory_of_a_batch_is_said_to_be_one(here, reports):
+    Path("results").mkdir()
+    Path("results/summary.json").write_text('{"format": "int8cal/summary", "version": 1, "jobs": []}')
+    done = here("compare", "results", reports[1])
+    assert done.code == 2
+    assert done.message.endswith(
+        "results/summary.json: is the summary of a batch, not a report; give the directory of one job of it"
+    )
+
+
 def test_other_models_are_compared_with_a_warning(here, reports):
     document = json.loads(Path("new.json").read_text(encoding="utf-8"))
     document["model"]["sha256"] = "cd"
