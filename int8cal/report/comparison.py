@@ -50,6 +50,9 @@ _SHOWN = (
     "saturation.unsafe_channels",
     "fusion.float",
 )
+# A change below these is shown as 0 in its unit, and is none; of other units below this share of the old value.
+_LEAST_SHOWN = {"dB": 5e-3, "similarity": 5e-7, "fraction of 1": 5e-5, "percentage points": 5e-3}
+_LEAST_SHARE = 5e-5
 # From here on the error is no more than float32 rounding.
 ROUNDING_DB = 120.0
 
@@ -61,8 +64,8 @@ class FigureChange:
     Attributes:
         figure: Its name, as gates have it.
         old, new: Its values; None where a report has none.
-        worse_by: How much worse the new one is, in the figure's unit; below 0 where it is better. None where a value is
-            missing, or the change alone is neither.
+        worse_by: How much worse the new one is, in the figure's unit; below 0 where it is better, 0 where the change is
+            too small to be shown. None where a value is missing, or the change alone is neither.
         worse_by_ci95: Interval of `worse_by`, where both values have one. It takes the reports for independent: with
             the same samples in both it is wider than it has to be.
     """
@@ -201,7 +204,10 @@ def figure_change(name: str, old: Document, new: Document) -> FigureChange:
     better, worse = pairs if better_way > 0 else reversed(pairs)
     if pairs[0][0] != first or pairs[1][0] != second:  # held: the interval is around another value
         better, worse = (better[0], None), (worse[0], None)
-    return FigureChange(name, first, second, better[0] - worse[0] or 0.0, difference_interval(*better, *worse))
+    worse_by = better[0] - worse[0]
+    least = _LEAST_SHOWN.get(figure_of(name).unit, _LEAST_SHARE * abs(first))
+    interval = difference_interval(*better, *worse)
+    return FigureChange(name, first, second, worse_by if abs(worse_by) > least else 0.0, interval)
 
 
 def _interval(name: str, document: Document) -> tuple[float, float] | None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
 
@@ -287,7 +286,6 @@ def _percent(old: float, new: float) -> str:
     return _by(" %")(0.0, 100 * (new / old - 1))
 
 
-_NO_CHANGE = re.compile(r"0(\.0+)?( |$)")
 # How the way from one value of a unit to another reads.
 _WAYS: dict[str, Callable[[float, float], str]] = {
     "dB": _decibels,
@@ -305,6 +303,5 @@ def cells(change: FigureChange) -> tuple[str, str, str, str, str]:
     old, new = map(wording.OF_UNIT[figure.unit], (change.old, change.new))
     if change.old is None or change.new is None:
         return figure.label, old, new, "", ""
-    way = _WAYS.get(figure.unit, _percent)(change.old, change.new)
-    # a change that is too small to be shown is none to a reader
-    return figure.label, old, new, way, "same" if change.verdict and _NO_CHANGE.match(way) else change.verdict
+    way = _WAYS.get(figure.unit, _percent)
+    return figure.label, old, new, way(change.old, change.new), change.verdict

@@ -98,7 +98,7 @@ def test_decibels_of_float32_rounding_alone_do_not_count(old, new):
 def test_a_change_that_is_shown_as_none_is_called_none(old, new):
     new["metrics"]["cosine"] = old["metrics"]["cosine"] + 1e-9
     change = figure(compared(old, new), "cosine")
-    assert (change.verdict, cells(change)[-2:]) == ("better", ("0.000000", "same"))
+    assert (change.worse_by, cells(change)[-2:]) == (0, ("0.000000", "same"))
 
 
 def test_a_figure_of_one_report_alone_is_shown_without_a_way(old, new):
