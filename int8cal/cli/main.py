@@ -23,7 +23,7 @@ import click
 
 import int8cal
 from int8cal.cli.console import discard, open_closed_streams, say
-from int8cal.errors import DISK_ERRORS, Int8calError, OutputError, keep_crash, notes_of, reason_of
+from int8cal.errors import DISK_ERRORS, GateError, Int8calError, OutputError, keep_crash, notes_of, reason_of
 from int8cal.io.signals import signal_main
 from int8cal.progress import tell_warnings
 
@@ -190,8 +190,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
             given = sys.argv[1:] if arguments is None else arguments
             written = shlex.join(["int8cal", *given])
             result = cli.main(arguments, prog_name="int8cal", standalone_mode=False, obj=written)
-    except Int8calError as error:
-        if error.exit_code == 1:
+    except (Int8calError, OSError) as error:
+        if not isinstance(error, GateError) and not _has_directory():
+            met = "" if isinstance(error, OSError) else f" ({error})"
+            say(f"usage: the working directory is gone; change to one that exists, and run again{met}")
+            return EXIT_USAGE
+        if not isinstance(error, Int8calError) or error.exit_code == 1:
             return _crash(error)
         say(str(error))
         return error.exit_code
@@ -251,6 +255,14 @@ def _crash(error: BaseException) -> int:
     """Report a bug in int8cal: one line for the user, the traceback in a log file."""
     say(keep_crash(error))
     return EXIT_CRASH
+
+
+def _has_directory() -> bool:
+    """Whether this process has a working directory: in one that was removed, relative paths lead nowhere."""
+    try:
+        return os.path.exists(os.getcwd())  # noqa: PTH109, PTH110 - nothing may raise for what is asked here
+    except OSError:
+        return False
 
 
 def _interrupted(error: BaseException) -> int:

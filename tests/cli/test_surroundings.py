@@ -273,3 +273,34 @@ def test_what_a_library_warns_of_is_one_line_that_names_the_file(call, tmp_path)
     ended = call("calibrate", SAMPLE / "model.onnx", "--data", "photos", "-o", "out", "--no-latency", "--quiet")
     assert ended.code == 0, ended.err
     assert ended.message.startswith("int8cal: warning: photos/a.jpg: its EXIF data is damaged")
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows keeps the working directory of a process")
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("calibrate", "{}/m.onnx", "--data", "{}/x.npy", "--no-latency"),
+        ("init", "{}/m.onnx"),
+        ("quantize", "{}/m.onnx", "--table", "{}/out/m.table.json", "-o", "q.onnx"),
+        ("merge", "{}/out/m.stats.npz", "-o", "m.npz"),
+        ("inspect", "../m.onnx"),
+        ("run", "job.yaml"),
+    ],
+    ids=lambda arguments: arguments[0],
+)
+def test_a_working_directory_that_is_gone_is_said_in_one_line(done, tmp_path, arguments):
+    shutil.copy(done / "m.onnx", tmp_path)
+    (tmp_path / "gone").mkdir()
+    words = [word.format(done) for word in arguments]
+    start = "import os, sys; from int8cal.cli.main import entry; os.rmdir(os.getcwd()); entry()"
+    ended = subprocess.run(
+        [sys.executable, "-c", start, *words],
+        cwd=tmp_path / "gone",
+        env=os.environ | {"PYTHONPATH": SOURCE},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    (message,) = ended.stderr.splitlines()
+    assert ended.returncode == 2
+    assert message.startswith("int8cal: usage: the working directory is gone; change to one that exists, and run again")
