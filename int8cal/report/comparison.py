@@ -6,7 +6,7 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from int8cal.evaluation.figures import figure_of, interval_of, value_of
+from int8cal.evaluation.figures import DECISIONS, figure_of, interval_of, value_of
 from int8cal.numerics.intervals import difference_interval, proportion_interval
 from int8cal.report import wording
 from int8cal.report.gate_changes import gate_changes
@@ -168,6 +168,7 @@ def _shown(old: Document, new: Document) -> tuple[str, ...]:
         f"outputs.{name}.{figure}"
         for name in names
         for figure in dict.fromkeys(each.figure for each in old.outputs[name].decisions)
+        if figure in DECISIONS  # another version's stands in its report alone
     ]
     own = [document for document in (old, new) if document.metric is not None]
     hidden = {name for name in OF_INT8 if not of_another_float_model(name, old, new)} - {"metric.int8"}

@@ -205,6 +205,21 @@ def test_several_outputs_are_compared_one_by_one(old, new):
     assert (figure_of(change.figure).label, change.worse_by) == ("SQNR of z", 2.0)
 
 
+def test_a_decision_that_this_version_does_not_know_is_not_compared(old, new):
+    unknown = {
+        "figure": "of_tomorrow",
+        "channels": None,
+        "kind": "",
+        "value": 1.0,
+        "ci95": None,
+        "samples": 4,
+        "how": "",
+    }
+    for document in (old, new):
+        document["outputs"]["y"] |= {"decisions": [unknown]}
+    assert not [change for change in compared(old, new).figures if "of_tomorrow" in change.figure]
+
+
 def test_the_interval_of_a_difference_covers_the_true_one():
     rng = np.random.default_rng(5)
     covered = 0
