@@ -29,6 +29,7 @@ from int8cal.graph.taps import make_taps
 from int8cal.progress import Clock, Exclusive, track
 from int8cal.protos import PackedModel
 from int8cal.quantization.corrections.uint8_input import plan_uint8_input
+from int8cal.quantization.layers import require_finite
 from int8cal.runtime.sessions import simplify
 from int8cal.search.candidate import Planned
 from int8cal.search.goals.budget import BestResult, kept_samples, spend_budget
@@ -98,6 +99,7 @@ def plan_job(
         threading.Thread(target=warm_up, daemon=True).start()  # beside the runtime's folding
         prepared = prepare(source, simplify, job.quantization.activations)
         plan = require_layers(prepared, Selection.of(job.quantization))
+        require_finite(prepared, plan)
         taps = make_taps(plan, find_chains(prepared.model, plan))
         uint8 = plan_uint8_input(prepared, plan, job.data.preprocess, job.quantization)
         model, signature, threads = prepared.model, prepared.signature, job.calibration.threads

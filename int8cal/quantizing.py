@@ -17,6 +17,7 @@ from int8cal.quantization.build import (
     unknown_tensor_warnings,
 )
 from int8cal.quantization.laid_out import laid_out
+from int8cal.quantization.layers import require_finite
 from int8cal.quantization.table_file import load_table
 from int8cal.runtime.scratch import weights_folder
 from int8cal.runtime.sessions import simplify
@@ -66,6 +67,7 @@ def quantize_prepared(prepared: Prepared, table: CalibrationTable, where: str, *
         )
     measured = any(graph.settings.left("left_for_latency") for graph in table.graphs.values())
     plan = require_layers(prepared, table.settings.selection, table.body_selections, may_be_float=measured)
+    require_finite(prepared, plan)
     try:
         built = build_model(prepared.model, plan, table)
     except (TableError, NonFiniteError) as error:

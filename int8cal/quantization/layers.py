@@ -10,7 +10,9 @@ import numpy as np
 import xxhash
 
 from int8cal.errors import NonFiniteError
+from int8cal.graph.bodies import full_name
 from int8cal.graph.edit import constant
+from int8cal.graph.index import Index
 from int8cal.numerics.affine import U8, U16
 from int8cal.numerics.pairs import link
 from int8cal.numerics.rounding import choose_scales, round_codes
@@ -29,8 +31,9 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
-    from int8cal.graph.index import Index
     from int8cal.graph.layers import Layer
+    from int8cal.graph.plan import Plan
+    from int8cal.graph.prepare import Prepared
     from int8cal.job import TargetName, WeightRange
     from int8cal.numerics import Array, Float32, Float64, Int8
     from int8cal.numerics.affine import Affine, QType
@@ -265,6 +268,19 @@ def lay_out(weight: Array, layer: Layer, weights: WeightRange, target: TargetNam
     return LayerWeights(rows, layer.reduction, weight.shape, span, links)
 
 
+def require_finite(prepared: Prepared, plan: Plan) -> None:
+    """Refuse weights and biases of planned layers that are no numbers, before any work.
+
+    Raises:
+        NonFiniteError: Names the file, the constant and its node.
+    """
+    for path, each in plan.graphs.items():
+        index = Index(prepared.graphs[path])
+        read = [(name, layer.node) for layer in each.weighted for name in (layer.weight, layer.bias) if name]
+        for name, node in (*read, *((name, found.node) for found in each.recurrent for name in found.tensors)):
+            _require_finite(index.constant(name), name, full_name(path, node), prepared.where)
+
+
 def finite_weight(index: Index, name: str, node: str) -> Float32:
     """Return a weight's values.
 
@@ -272,14 +288,14 @@ def finite_weight(index: Index, name: str, node: str) -> Float32:
         NonFiniteError: It holds NaN or infinity; names it and its node.
     """
     weight = index.constant(name).astype(np.float32)
-    if not np.isfinite(weight).all():
-        raise NonFiniteError(
-            f"weight {name!r} of node {node!r} holds NaN or infinity",
-            do="export the model again, or leave the node out with --exclude",
-            tensor=name,
-            node=node,
-        )
+    _require_finite(weight, name, node)
     return weight
+
+
+def _require_finite(values: Array, name: str, node: str, where: str = "") -> None:
+    if not np.isfinite(values).all():
+        what, do = "holds NaN or infinity", "export the model again, or leave the node out with --exclude"
+        raise NonFiniteError(f"weight {name!r} of node {node!r} {what}", where=where, do=do, tensor=name, node=node)
 
 
 def _check_products(scales: Float64, input_scale: float, layer: Layer) -> None:

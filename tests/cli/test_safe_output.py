@@ -201,7 +201,29 @@ def test_a_bias_of_minus_infinity_keeps_its_layer_in_float(call, tmp_path, data)
     done = call("calibrate", "m.onnx", "--data", data, "-o", "out", "--no-latency")
     assert done.code == 0, done.err
     decisions = json.loads((tmp_path / "out" / "report.json").read_text())["decisions"]
-    assert [line for line in decisions if "masked" in line and "NaN or infinity" in line]
+    assert [line for line in decisions if "masked" in line and "its bias holds infinity" in line]
+
+
+@pytest.mark.parametrize(("name", "value"), [("W", np.nan), ("W", np.inf), ("b", np.nan)])
+def test_a_weight_or_bias_that_is_no_number_is_named_with_its_file(call, tmp_path, data, name, value):
+    nodes = [
+        helper.make_node("Gemm", ["x", "W", "b"], ["g"], name="head"),
+        helper.make_node("Softmax", ["g"], ["y"], name="softmax"),
+    ]
+    for file, last in (("good.onnx", 0.0), ("bad.onnx", value)):
+        constants = {"W": WEIGHT.copy(), "b": np.zeros(8, np.float32)}
+        constants[name].flat[3] = last
+        onnx.save(network(constants, nodes), tmp_path / file)
+    assert call("calibrate", "good.onnx", "--data", data, "-o", "out", "--no-latency").code == 0
+    for command in (
+        ("calibrate", "bad.onnx", "--data", data, "-o", "new"),
+        ("quantize", "bad.onnx", "--table", "out/good.table.json", "--force", "-o", "q.onnx"),
+    ):
+        done = call(*command)
+        assert done.code == 5
+        assert done.message.startswith(
+            f"int8cal: statistics: bad.onnx: weight '{name}' of node 'head' holds NaN or infinity; export the model again"
+        )
 
 
 def test_a_dead_output_is_a_warning_on_the_terminal_and_in_the_report(call, tmp_path, data):
