@@ -134,3 +134,20 @@ def test_samples_of_bfloat16_are_read_from_test_data(calibrated, capsys):
             (folder / f"input_{place}.pb").write_bytes(tensor.SerializeToString())
     assert main(["evaluate", "net.onnx", "out/net.int8.onnx", "--data", "set", "--no-latency", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["metrics"]["sqnr_db"] > 25
+
+
+def test_a_weight_beyond_float32_is_named(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    model = network("float64")
+    weights = model.graph.initializer[-1]
+    values = numpy_helper.to_array(weights).copy()
+    values[2, 3] = 1e300
+    weights.CopyFrom(numpy_helper.from_array(values, "W"))
+    onnx.save(model, "net.onnx")
+    np.savez("data.npz", x=np.ones((2, 8, 8, 8), np.float32), row=np.zeros(2, np.int64))
+    for command in (["calibrate", "net.onnx"], ["evaluate", "net.onnx", "net.onnx"]):
+        assert main([*command, "--data", "data.npz", "--no-latency"]) == 3
+        assert capsys.readouterr().err.splitlines()[-1] == (
+            "int8cal: model: net.onnx: weight 'W' of MatMul 'head' holds 1e+300, and float32 ends at 3.4e+38; scale the "
+            "weight down, or repair it"
+        )

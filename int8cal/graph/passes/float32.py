@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -11,6 +12,7 @@ import numpy as np
 import onnx
 from onnx import helper, shape_inference
 
+from int8cal.errors import ModelError, naming
 from int8cal.graph.edit import Builder, Names, constant, instead, name_nodes, refill, without_initialized_inputs
 from int8cal.graph.index import walk
 from int8cal.graph.load import is_quantized, load_model
@@ -50,11 +52,16 @@ def in_float32(model: onnx.ModelProto) -> None:
 
     Args:
         model: Not quantized; no initializer is a graph input. Changed in place.
+
+    Raises:
+        ModelError: A weight of a product is beyond float32.
     """
     kept = _rounded(model)
     types = _types_of(model, kept)
     if not types:
         return
+    if onnx.TensorProto.DOUBLE in types:
+        _require_range(model)
     for tensor in all_tensors(model.graph):
         _convert(tensor, types)
     functions = [node for function in model.functions for node in function.node]
@@ -114,7 +121,7 @@ def float32_reference(model: Path | onnx.ModelProto | Reference) -> Reference:
         model: A file or a model in memory, one that is quantized is run as it is; or what this returned.
 
     Raises:
-        ModelError: It cannot be loaded.
+        ModelError: It cannot be loaded, or float32 cannot hold its weights.
     """
     if isinstance(model, Reference):
         return model
@@ -128,7 +135,8 @@ def float32_reference(model: Path | onnx.ModelProto | Reference) -> Reference:
     for graph in graphs_within(copy.graph) if shared else ():
         name_nodes(graph)
     without_initialized_inputs(copy.graph)
-    in_float32(copy)
+    with naming(str(model)) if isinstance(model, Path) else nullcontext():
+        in_float32(copy)
     return Reference(model, copy, copy, shared)
 
 
@@ -243,6 +251,33 @@ def _rounded(model: onnx.ModelProto) -> set[str]:
     read = {name for node in walk(model.graph) for name in node.input}
     sources = {str(node.output[0]): node.input[0] for node in walk(model.graph) if node.output and node.input}
     return {name for name in halves if name in read and sources[name] not in constants}
+
+
+def _require_range(model: onnx.ModelProto) -> None:
+    """Refuse float64 weights of products beyond float32: cut to it, they would be those of another model.
+
+    Raises:
+        ModelError: Names the weight, its node and the value.
+    """
+    doubles = {
+        tensor.name: tensor
+        for graph in graphs_within(model.graph)
+        for tensor in graph.initializer
+        if tensor.data_type == onnx.TensorProto.DOUBLE
+    }
+    for node in walk(model.graph):
+        if node.op_type not in _PRODUCTS:
+            continue
+        operands = 3 if node.op_type in ("LSTM", "GRU", "RNN") else 2  # a bias behind them may mask
+        for name in filter(doubles.__contains__, node.input[:operands]):
+            values = array_of(doubles.pop(name))
+            far = values[np.isfinite(values) & (np.abs(values) > np.finfo(np.float32).max)]
+            if far.size:
+                what = (
+                    f"weight {name!r} of {node.op_type} {node.name!r} holds {far[0]:.4g}, and float32 ends at 3.4e+38"
+                )
+                fields = {"tensor": name, "node": node.name, "graph": model.graph.name}
+                raise ModelError(what, do="scale the weight down, or repair it", **fields)
 
 
 def _convert(tensor: onnx.TensorProto, types: Collection[int]) -> None:
