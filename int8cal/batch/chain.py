@@ -287,18 +287,20 @@ def _joined(task: Task, tasks: Mapping[str, Task], split: str, left_out: dict[st
             )
         short = [name for name, each in row.items() if each is None]
         if short:
-            raise DataError(
-                f'"{short[0]}" has {number} {split} samples, '
-                f'"{next(name for name in row if name not in short)}" has more',
-                where=links[0].place.text,
-                do=_TOGETHER,
-            )
+            longer = next(name for name in row if name not in short)
+            what = f'"{short[0]}" has {number} {split} samples, "{longer}" has more'
+            raise DataError(what, where=links[0].place.text, do=_TOGETHER)
         feed = {} if task.job.name not in row else dict(row[task.job.name][1])
         feed |= {link.input: _cast(_given(link, *row[link.source]), signature, link.input) for link in links}
         if not number:
             headers = {name: Header(array.dtype, array.shape) for name, array in feed.items()}
             own = replace(signature, whole=signature.whole or are_apart(signature))
-            count_rows(headers, own, links[0].place.text)
+            try:
+                count_rows(headers, own, "")
+            except DataError as error:
+                link = next((each for each in links if each.input == error.fields.get("input")), links[0])
+                error.where, error.do = link.place.text, "name another tensor, or give that model other samples"
+                raise
         label = next((each[0].label for each in reversed(row.values()) if each[0].label is not None), None)
         yield Sample(feed, "", label)
 
@@ -460,11 +462,9 @@ def compare_chain(chain: Sequence[Task]) -> tuple[JobResult, ...]:
     streams = [each.samples(split) for each in members]
     for number, samples in enumerate(itertools.zip_longest(*streams)):
         if None in samples:
-            raise DataError(
-                f"has {number} {split} samples, other models of the chain have more, though as many were recorded",
-                where=str(data_of(chain[samples.index(None)].job, split).path),
-                do="leave the data alone while it is read, and run again",
-            )
+            what = f"has {number} {split} samples, other models of the chain have more, though as many were recorded"
+            where = str(data_of(chain[samples.index(None)].job, split).path)
+            raise DataError(what, where=where, do="leave the data alone while it is read, and run again")
         values: dict[str, tuple[Feed, Feed]] = {}
         for member, sample in zip(members, samples, strict=True):
             values[member.job.name] = member.run(sample, values)

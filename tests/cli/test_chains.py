@@ -326,6 +326,17 @@ def test_a_tensor_of_another_width_is_refused(run):
     assert '"hidden" has shape (n, 8), the input takes (n, 4)' in err
 
 
+def test_a_tensor_whose_size_only_a_sample_tells_is_refused_at_its_line(run):
+    decoder = product(["tokens", "memory"], "state", "Tanh", 1)
+    decoder.graph.output[0].type.tensor_type.shape.dim[1].dim_param = "width"
+    onnx.save(decoder, "decoder.onnx")
+    onnx.save(product(["d"], "scores", "Softmax", 2, width=4), "joiner.onnx")
+    code, _, err = run(CHAIN.replace("e: encoder.hidden, d: decoder.state, m: encoder.mel", "d: decoder.state"))
+    assert code == 4
+    assert 'chain.yaml:17:17: models.joiner.inputs.d: input "d" has shape (1, 8), the model expects (n, 4)' in err
+    assert err.splitlines()[-1].endswith("; name another tensor, or give that model other samples")
+
+
 def test_a_dry_run_writes_nothing(run):
     code, out, _ = run(CHAIN, "--dry-run")
     assert code == 0
