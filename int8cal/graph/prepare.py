@@ -30,6 +30,7 @@ from int8cal.graph.passes.masks import deep_masks
 from int8cal.graph.passes.means import pool_means
 from int8cal.graph.passes.operands import placed_operands
 from int8cal.graph.passes.opsets import MAX_OPSET, OPSET_OF_16_BITS, lower_opset, raise_opset
+from int8cal.graph.passes.own_names import own_names
 from int8cal.graph.passes.pads import whole_pads
 from int8cal.graph.passes.parallel import parallel_convolutions
 from int8cal.graph.passes.pools import shifts_behind_pools
@@ -225,6 +226,7 @@ def finish(simplified: onnx.ModelProto, original: onnx.ModelProto) -> onnx.Model
     simplified.graph.name, simplified.graph.doc_string = original.graph.name, original.graph.doc_string
     _restore_values(simplified.graph.input, original.graph.input)
     _restore_values(simplified.graph.output, original.graph.output)
+    own_names(simplified)
     for graph in graphs_within(simplified.graph):
         name_nodes(graph)
     unit_gemms(simplified.graph)

@@ -587,3 +587,19 @@ def test_a_layer_of_a_body_that_is_slower_in_int8_is_left_float(tmp_path, monkey
     assert {row["decision"] for name, row in rows.items() if name != slow} == {"int8"}
     assert integer_layers(onnx.load(tmp_path / "goal/net.int8.onnx")) >= rows.keys() - {slow}
     assert slow not in integer_layers(onnx.load(tmp_path / "goal/net.int8.onnx"))
+
+
+def test_a_function_that_is_called_around_a_body_and_in_it(call, tmp_path):
+    """The runtime gives the tensors of both calls the same names when it puts the function in their place."""
+    net = onnx.parser.parse_model(f"""<ir_version: 8, opset_import: ["" : 17, "own" : 1]>
+        net (bool flag, float[1,{SIZE}] x) => (float[1,{SIZE}] y) {{
+            a = own.layer (x, w)
+            y = If (flag) <then_branch = yes () => (float[1,{SIZE}] b) {{ b = own.layer (a, w) }},
+                           else_branch = no () => (float[1,{SIZE}] c) {{ c = MatMul (a, w) }}>
+        }}
+        <domain: "own", opset_import: ["" : 17]> layer (h, v) => (out) {{ m = MatMul (h, v) out = Relu (m) }}""")
+    net.graph.initializer.append(numpy_helper.from_array(weight(1), "w"))
+    done = job(call, tmp_path, net, both())
+    assert done.code == 0, done.err
+    assert len(table(tmp_path)["data"]["bodies"]) == 2
+    assert sqnr_db(tmp_path, both()) > 25
