@@ -285,7 +285,7 @@ def data_files(names: Iterable[str], path: Path) -> tuple[Path, ...]:
             file = path.parent / name
             real = Path(os.path.realpath(file))
             inside = not Path(name).is_absolute() and (real.is_relative_to(home) or real.parent == beside)
-            sound = inside and (real.is_file() or not real.exists())
+            sound = inside and (file.is_file() or not real.exists())  # not the way that ".." takes back
         except (OSError, ValueError):  # a name that is too long, or with a zero byte
             sound = False
         if not sound:

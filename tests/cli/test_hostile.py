@@ -133,10 +133,13 @@ def outside(tmp_path, location):
     return folder
 
 
-@pytest.mark.parametrize("where", ["up", "absolute", "link", "linked folder", "device", "pipe", "itself"])
+@pytest.mark.parametrize(
+    "where", ["up", "through nothing", "absolute", "link", "linked folder", "device", "pipe", "itself"]
+)
 def test_external_data_is_read_from_the_models_folder_alone(call, tmp_path, data, where):
     locations = {
         "up": "../secret.bin",
+        "through nothing": "nothing/../secret.bin",
         "absolute": str(tmp_path / "secret.bin"),
         "link": "link.bin",
         "linked folder": "linked/secret.bin",
@@ -145,6 +148,8 @@ def test_external_data_is_read_from_the_models_folder_alone(call, tmp_path, data
         "itself": ".",
     }
     folder = outside(tmp_path, locations[where])
+    if where == "through nothing":
+        shutil.copy(tmp_path / "secret.bin", folder)
     if where == "link":
         (folder / "link.bin").symlink_to("../secret.bin")
     if where == "linked folder":
