@@ -208,17 +208,20 @@ def _source_of(data_path: str, labels: str | None) -> Source:
 
 
 def _content_of(data_path: str, labels: str | None, source: Source) -> str:
-    """Hash the bytes of all files of a data path; "" for a function, and for more than `CONTENT_LIMIT` bytes."""
+    """Hash the bytes of all files of a data path; "" for a function, too many bytes, or a file that cannot be read."""
     if not source.listing or source.size > CONTENT_LIMIT or is_dataset(data_path):
         return ""
     content = xxhash.xxh3_128()
-    for place, path in _entries(find(data_path), labels):
-        content.update(_place_bytes(place))
-        if path is not None:
-            content.update(f"{path.stat().st_size}|".encode())
-            with path.open("rb") as stream:
-                while block := stream.read(_BLOCK):
-                    content.update(block)
+    try:
+        for place, path in _entries(find(data_path), labels):
+            content.update(_place_bytes(place))
+            if path is not None:
+                content.update(f"{path.stat().st_size}|".encode())
+                with path.open("rb") as stream:
+                    while block := stream.read(_BLOCK):
+                        content.update(block)
+    except OSError:
+        return ""  # the job itself tells it better, or leaves the file out
     return content.hexdigest()
 
 

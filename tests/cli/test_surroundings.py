@@ -180,6 +180,14 @@ def test_a_file_that_may_not_be_read_is_called_so(stranger, arguments, code):
     assert "corrupt" not in message
 
 
+def test_data_of_a_batch_that_may_not_be_read_are_called_so(stranger, tmp_path):
+    for name in ("m.yaml", "m.onnx"):
+        (tmp_path / "w" / name).chmod(0o644)
+    ended, message = stranger("run", "m.yaml")
+    assert ended == 4, message
+    assert "data: x.npy: cannot be read" in message
+
+
 @pytest.mark.skipif(sys.platform == "win32", reason="limits of files are those of Unix")
 @pytest.mark.parametrize(
     "arguments",
