@@ -147,6 +147,9 @@ class OutputDirectory:
             with nullcontext(place) if self._unborn else new_folder(self.path) as place:
                 yield place
                 self._publish(place)
+        except OutputError as error:
+            error.where = error.where.replace(str(place), str(self.path))  # not the hidden name, which is gone by then
+            raise
         except OSError as error:
             named = (str(place), str(self.path))
             if any(name in str(error.filename) for name in named) or error.errno in DISK_ERRORS:

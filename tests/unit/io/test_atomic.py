@@ -98,6 +98,16 @@ def test_an_error_about_another_file_is_not_taken_for_one_about_the_output(tmp_p
     assert names(tmp_path) == []
 
 
+def test_what_cannot_be_written_into_a_new_directory_is_told_with_its_own_name(tmp_path):
+    with (
+        OutputDirectory(tmp_path / "out") as directory,
+        pytest.raises(OutputError) as caught,
+        directory.stage() as place,
+    ):
+        atomic_write(place / "missing" / "model.onnx", b"")
+    assert str(caught.value).startswith(f"output: {tmp_path}/out/missing/model.onnx: cannot be written")
+
+
 def test_the_new_file_follows_the_umask(tmp_path):
     old = os.umask(0o027)
     try:
