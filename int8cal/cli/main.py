@@ -196,7 +196,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             say(f"usage: the working directory is gone; change to one that exists, and run again{met}")
             return EXIT_USAGE
         if not isinstance(error, Int8calError) or error.exit_code == 1:
-            return _crash(error)
+            return _interrupted(error) if signals and isinstance(error, OSError) else _crash(error)
         say(str(error))
         return error.exit_code
     except click.exceptions.NoArgsIsHelpError as error:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-from int8cal.errors import printable
+from int8cal.errors import ConfigError, printable
 from int8cal.evaluation.figures import OUTPUT_FAULTS, TOLD_BY_NOISE
 from int8cal.evaluation.gates import figure_named, parse_gate
 from int8cal.evaluation.result_parts import ends
@@ -49,7 +49,10 @@ def _parts(document: Document, index: int) -> tuple[str, ...]:
         return ()
     if gate.why:  # the figure would hold, and is worth nothing
         return tuple(finding.do for finding in document.findings if finding.check == "chance")[:1]
-    figure = figure_named(gate.gate, own_metric(document))
+    try:
+        figure = parse_gate(gate.gate, metric=own_metric(document), reachable=False).name
+    except ConfigError:  # the report is of another version
+        return ()
     if gate.value is None:
         return tuple(filter(None, [_decided_instead(document, figure)]))
     about = next((say for start, say in _ABOUT.items() if figure.startswith(start)), _about_accuracy)

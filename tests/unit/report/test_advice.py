@@ -52,6 +52,13 @@ def test_a_gate_that_held_or_has_no_value_gets_none(held):
     assert said(held("top5.drop<=1")) == ""
 
 
+def test_a_gate_that_this_version_cannot_read_gets_none(held):
+    report = held(SQNR)
+    assert said(report)
+    (gate,) = report.gates
+    assert said(replace(report, gates=(replace(gate, gate="of_tomorrow ~ 40"),))) == ""
+
+
 def test_speed_is_about_layers_that_int8_makes_slower(held):
     speed = "latency.speedup>=3"
     assert "--optimize latency leaves" in said(held(speed))
