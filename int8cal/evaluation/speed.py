@@ -18,6 +18,7 @@ from int8cal.evaluation.runtimes import OTHERS
 from int8cal.numerics.fills import unmasked
 from int8cal.numerics.metrics import ErrorSums, error_sums
 from int8cal.runtime.sessions import Session, cpu_count, first_line
+from int8cal.runtime.trial import find_crash
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -132,7 +133,8 @@ def _open_unasked(
         here: The int8 model in onnxruntime.
 
     Raises:
-        ModelError: A model is too large to be opened again unasked, or gives other outputs than in onnxruntime.
+        ModelError: A model is too large to be opened again unasked, crashes the runtime, or gives other outputs than
+            in onnxruntime.
         Exception: Of the runtime: of its import, of a model that it cannot load, of a kernel that failed.
     """
     limits = (
@@ -144,6 +146,10 @@ def _open_unasked(
     if much:
         what = f"{TITLES[name]} is not timed unasked, since {much}"
         raise ModelError(what, do=f"--runtime {name} measures it")
+    crash = find_crash(OTHERS[name], models, feeds, threads=threads)
+    if crash is not None:
+        at, how = crash
+        raise ModelError(f"{TITLES[name]} crashes on the {('FP32', 'int8')[at]} model ({how})")
     first, second = (OTHERS[name](model, threads=threads) for model in models)
     first.run(feeds[0])
     between = _between(here.run(feeds[1]), second.run(feeds[1]))

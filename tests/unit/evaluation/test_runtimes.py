@@ -50,6 +50,7 @@ def other(monkeypatch):
         monkeypatch.setitem(runtimes.OTHERS, "openvino", lambda model, *, threads=0: Other(model, threads, **how))
         monkeypatch.setattr(runtimes, "require_openvino", lambda: None)
         monkeypatch.setattr(runtimes, "is_installed", lambda: True)
+        monkeypatch.setattr(speed, "find_crash", lambda *_, **__: None)  # a real process has none of this class
 
     return install
 
@@ -229,6 +230,15 @@ def test_what_goes_wrong_in_a_runtime_unasked_is_a_reason(other, fp32, int8, mak
     assert (list(result.latencies), result.latencies["openvino"]) == (["onnxruntime", "openvino"], None)
     assert result.latency is not None
     assert why in result.reasons["latencies_ms.openvino"]
+
+
+@pytest.mark.parametrize(("at", "model"), [(0, "FP32"), (1, "int8")])
+def test_a_crash_of_a_runtime_unasked_is_a_reason(other, monkeypatch, fp32, int8, make_samples, at, model):
+    other()
+    monkeypatch.setattr(speed, "find_crash", lambda *_, **__: (at, "SIGSEGV"))
+    result = evaluate_pair(fp32, int8, make_samples(3))
+    assert (result.latencies["openvino"], result.fastest) == (None, None)
+    assert result.reasons["latencies_ms.openvino"] == f"OpenVINO crashes on the {model} model (SIGSEGV)"
 
 
 @pytest.mark.parametrize(
