@@ -190,13 +190,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
             given = sys.argv[1:] if arguments is None else arguments
             written = shlex.join(["int8cal", *given])
             result = cli.main(arguments, prog_name="int8cal", standalone_mode=False, obj=written)
-    except (Int8calError, OSError) as error:
+    except Int8calError as error:
         if not isinstance(error, GateError) and not _has_directory():
-            met = "" if isinstance(error, OSError) else f" ({error})"
-            say(f"usage: the working directory is gone; change to one that exists, and run again{met}")
-            return EXIT_USAGE
-        if not isinstance(error, Int8calError) or error.exit_code == 1:
-            return _interrupted(error) if signals and isinstance(error, OSError) else _crash(error)
+            return _without_directory(f" ({error})")
+        if error.exit_code == 1:
+            return _crash(error)
         say(str(error))
         return error.exit_code
     except click.exceptions.NoArgsIsHelpError as error:
@@ -212,6 +210,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except (KeyboardInterrupt, click.Abort) as error:
         return _interrupted(error.__cause__ or error)  # click wraps the interrupt
     except Exception as error:  # noqa: BLE001 - the last resort for bugs; nothing is swallowed, _crash() keeps the traceback
+        if isinstance(error, OSError) and not _has_directory():
+            return _without_directory()
         # an interrupt while an extension module loads comes out as its ImportError
         return _interrupted(error) if signals else _crash(error)
     return result if isinstance(result, int) else 0
@@ -255,6 +255,11 @@ def _crash(error: BaseException) -> int:
     """Report a bug in int8cal: one line for the user, the traceback in a log file."""
     say(keep_crash(error))
     return EXIT_CRASH
+
+
+def _without_directory(met: str = "") -> int:
+    say(f"usage: the working directory is gone; change to one that exists, and run again{met}")
+    return EXIT_USAGE
 
 
 def _has_directory() -> bool:
