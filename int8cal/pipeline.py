@@ -126,9 +126,10 @@ def fed_wrong(planned: Planned, job: Job) -> tuple[Finding, ...]:
     return feeding_findings(planned.prepared.model, planned.feeds, threads=job.calibration.threads)
 
 
-def of_the_pass(samples: int, variation: float | None, watch: SampleWatch, *, judged: bool) -> tuple[Finding, ...]:
-    """Say what the pass over the calibration data found; arguments as for `few_samples`, `watch` has looked at them."""
-    return (*one_sample(samples), *few_samples(samples, variation, judged=judged), *watch.findings())
+def of_the_pass(statistics: Statistics, watch: SampleWatch, *, judged: bool) -> tuple[Finding, ...]:
+    """Say what the pass over the calibration data found; `judged` as for `few_samples`, `watch` has looked at them."""
+    few = few_samples(statistics.samples, statistics.variation, judged=judged)
+    return (*one_sample(statistics.samples), *few, *watch.findings())
 
 
 def calibrate_model(
@@ -226,7 +227,7 @@ def calibrate_planned(
     if known is None:
         collected = replace(collected, statistics=replace(collected.statistics, preprocess=noted(feeds)))
     if findings is not None:
-        findings.add(of_the_pass(collected.statistics.samples, collected.variation, watch, judged=judged))
+        findings.add(of_the_pass(collected.statistics, watch, judged=judged))
     bodies = Bodies()
     inputs = replace(search_inputs(job, planned, collected, checkpoint), cluster=cluster)
     if not (inputs.plan.weighted or inputs.plan.recurrent or inputs.plan.bodies):

@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from int8cal.calibration.collector import Widths
 from int8cal.calibration.engines.local import Counted, KeptSamples
 from int8cal.calibration.engines.ray import Sums
 from int8cal.calibration.engines.schedule import joined_ranges
@@ -62,7 +61,7 @@ class Checkpoint:
         """
         self._trouble = ""
         self._path, self._made_of, self._every = path, made_of, every
-        self._statistics: tuple[Statistics, Mapping[str, Widths]] | None = None
+        self._statistics: Statistics | None = None
         self._packed = b""  # the statistics' file
         self._ranges: SampleRanges = ()  # samples that were counted, where they were not the first ones
         self._decided: tuple[int, ...] = ()  # those of them that it was decided on what becomes of padding
@@ -75,7 +74,7 @@ class Checkpoint:
     @property
     def samples(self) -> int:
         """How many samples were counted."""
-        return 0 if self._statistics is None else self._statistics[0].samples
+        return 0 if self._statistics is None else self._statistics.samples
 
     @property
     def saved(self) -> int:
@@ -106,10 +105,9 @@ class Checkpoint:
                 if header["samples"]:
                     self._packed = archive.read(_STATISTICS)
                     statistics = read_statistics(BytesIO(self._packed), str(self._path))
-                    widths = {name: Widths(*map(int, each)) for name, each in header["widths"].items()}
-                    if (statistics.samples, [*statistics.tensors]) != (header["samples"], [*widths]):
+                    if statistics.samples != header["samples"]:
                         raise ValueError(_STATISTICS)
-                    self._statistics = statistics, widths
+                    self._statistics = statistics
                     self._ranges = tuple((int(first), int(last)) for first, last in header["ranges"])
                     self._decided = tuple(map(int, header["decided"]))
                 self._marks = {int(number): int(total, 16) for number, total in header["marks"].items()}
@@ -142,12 +140,12 @@ class Checkpoint:
         stream = self._passed(samples)
         total: Counted | None = None
         if self._statistics is not None:
-            total = Counted(*self._statistics, self._skipped(stream, self._statistics[0], keep))
+            total = Counted(self._statistics, self._skipped(stream, self._statistics, keep))
         while (first := next(stream, None)) is not None:
             counting.extend(self._part(first, stream))
             more = counting.take()
             total = more if total is None else total + more
-            self._statistics, self._packed = (total.statistics, total.widths), b""
+            self._statistics, self._packed = total.statistics, b""
             self.save_when_due()
         if total is None:
             raise DataError("yields no sample", do="give at least one")
@@ -167,12 +165,12 @@ class Checkpoint:
                 self._require_places(feeds)
                 for place in decided:  # in this order, as it was then
                     feeds.at([place])
-                statistics, widths = self._statistics
+                statistics = self._statistics
                 read = cluster.added(replace(work, run=False), feeds, "samples that are counted", self._ranges)
                 kept = read.counted.kept
                 if (kept.seen, kept.total) != (statistics.samples, statistics.fingerprint):
                     raise self._of_other_data(f"{statistics.samples} samples are not those that were counted")
-                sums.add(replace(read, counted=Counted(statistics, widths, kept)), self._ranges)
+                sums.add(replace(read, counted=Counted(statistics, kept)), self._ranges)
             return cluster.added_to(sums, work, feeds, "samples")
 
     def _require_places(self, feeds: Feeds) -> None:
@@ -190,8 +188,7 @@ class Checkpoint:
         """Save what was counted in a cluster so far."""
         if sums.total is None:
             return
-        counted = sums.total.counted
-        self._statistics, self._packed = (counted.statistics, counted.widths), b""
+        self._statistics, self._packed = sums.total.counted.statistics, b""
         self._ranges, self._decided = joined_ranges(sums.ranges), decided
         self.save()
 
@@ -213,7 +210,7 @@ class Checkpoint:
         """Save the state."""
         began = time.monotonic()
         if self._statistics is not None:
-            self._packed = self._packed or statistics_to_bytes(self._statistics[0])
+            self._packed = self._packed or statistics_to_bytes(self._statistics)
         try:
             with atomic_path(self._path) as temporary, zipfile.ZipFile(temporary, "w") as archive:
                 self._write(archive)
@@ -266,20 +263,18 @@ class Checkpoint:
                 return
 
     def _write(self, archive: zipfile.ZipFile) -> None:
-        statistics, widths = self._statistics or (None, {})
         header = {
             "format": FORMAT,
             "version": VERSION,
             "made_of": self._made_of,
             "samples": self.samples,
-            "widths": {name: [each.samples, each.total, each.squares] for name, each in widths.items()},
             "ranges": self._ranges,
             "decided": self._decided,
             "marks": {str(number): f"{total:032x}" for number, total in self._marks.items() if number <= self.samples},
             "known": {key: [*arrays] for key, arrays in self._known.items()},
         }
         archive.writestr("header.json", json.dumps(header))
-        if statistics is not None:
+        if self._statistics is not None:
             archive.writestr(_STATISTICS, self._packed)
         for number, arrays in enumerate(self._known.values()):
             for name, array in arrays.items():

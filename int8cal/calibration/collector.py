@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import math
-import statistics
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Self
 
 import numpy as np
 
-from int8cal.calibration.statistics import ChannelStatistics, TensorStatistics
+from int8cal.calibration.statistics import ChannelStatistics, TensorStatistics, Widths
 from int8cal.errors import StatisticsError
 from int8cal.numerics import Array, Float32, Int64, exactsum, kernels
 from int8cal.numerics.loglinear import BINS, COARSE_BINS, add_counts
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     from int8cal.graph.taps import Tap
 
@@ -29,38 +28,6 @@ _WORTH_A_THREAD = 100_000
 # fetching them, as far as their values may wait in memory.
 _GROUP_BYTES = 64_000_000
 _LARGEST_GROUP = 16
-
-
-@dataclass(frozen=True)
-class Widths:
-    """How wide the ranges are that single samples need of one tensor; adds exactly, in any order.
-
-    Attributes:
-        samples: How many.
-        total, squares: Sums of the widths and of their squares, in units of 2**-149 and 2**-298: multiples of the
-            smallest float32.
-    """
-
-    samples: int = 0
-    total: int = 0
-    squares: int = 0
-
-    def __add__(self, other: Widths) -> Widths:
-        return Widths(self.samples + other.samples, self.total + other.total, self.squares + other.squares)
-
-    @property
-    def variation(self) -> float | None:
-        """Their standard deviation, relative to their mean; None below two samples, or without any width."""
-        count, total = self.samples, self.total
-        if count < 2 or not total:
-            return None
-        return math.sqrt(count * (count * self.squares - total * total) / ((count - 1) * total * total))
-
-
-def variation_of(widths: Iterable[Widths]) -> float | None:
-    """Return the median of the tensors' variations; None where no tensor has one."""
-    known = [found for each in widths if (found := each.variation) is not None]
-    return statistics.median(known) if known else None
 
 
 class Collector:
@@ -141,11 +108,6 @@ class Collector:
         width = int(max(high, 0.0) * _UNITS) - int(min(low, 0.0) * _UNITS)
         self._widths += Widths(1, width, width * width)
 
-    @property
-    def widths(self) -> Widths:
-        """How wide the ranges are that single samples need."""
-        return self._widths
-
     def result(self) -> TensorStatistics:
         """Return what was counted so far."""
         bins, counts, zeros = self._fine.sparse(self._span())
@@ -159,6 +121,7 @@ class Collector:
             float(low.min()),
             float(high.max()),
             self._by_channel(low, high) if self._tap.channels else None,
+            self._widths,
         )
 
     def _by_channel(self, low: Float32, high: Float32) -> ChannelStatistics:
@@ -237,11 +200,6 @@ class Collectors:
         for error in failed:
             if error is not None:
                 raise error
-
-    @property
-    def widths(self) -> dict[str, Widths]:
-        """How wide the ranges are that single samples need, per tap."""
-        return {name: each.widths for name, each in self._collectors.items()}
 
     def take(self) -> dict[str, TensorStatistics]:
         """Return what was counted, per tap, and give the tables up one by one."""

@@ -5,6 +5,8 @@ Everything here is an integer or an extreme, so `a + b` gives the same bits as o
 
 from __future__ import annotations
 
+import math
+import statistics
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -88,6 +90,32 @@ class ChannelStatistics:
 
 
 @dataclass(frozen=True)
+class Widths:
+    """How wide the ranges are that single samples need of one tensor; adds exactly, in any order.
+
+    Attributes:
+        samples: How many.
+        total, squares: Sums of the widths and of their squares, in units of 2**-149 and 2**-298: multiples of the
+            smallest float32.
+    """
+
+    samples: int = 0
+    total: int = 0
+    squares: int = 0
+
+    def __add__(self, other: Widths) -> Widths:
+        return Widths(self.samples + other.samples, self.total + other.total, self.squares + other.squares)
+
+    @property
+    def variation(self) -> float | None:
+        """Their standard deviation, relative to their mean; None below two samples, or without any width."""
+        count, total = self.samples, self.total
+        if count < 2 or not total:
+            return None
+        return math.sqrt(count * (count * self.squares - total * total) / ((count - 1) * total * total))
+
+
+@dataclass(frozen=True)
 class TensorStatistics:
     """Counts of one tensor.
 
@@ -96,6 +124,7 @@ class TensorStatistics:
         zeros: Exact zeros.
         minimum, maximum: Exact extremes; +inf and -inf while nothing was counted.
         channels: Per-channel figures, None where no layer reads the tensor.
+        widths: Of the ranges of single samples, before channels were rescaled; of none where nobody counted them.
     """
 
     bins: Int64
@@ -104,6 +133,7 @@ class TensorStatistics:
     minimum: float
     maximum: float
     channels: ChannelStatistics | None = None
+    widths: Widths = field(default_factory=Widths)
 
     @property
     def count(self) -> int:
@@ -153,6 +183,7 @@ class TensorStatistics:
             float(low.min()),
             float(high.max()),
             ChannelStatistics(low.astype(np.float32), high.astype(np.float32), channels.count, total, square, *coarse),
+            self.widths,
         )
 
     @property
@@ -186,6 +217,7 @@ class TensorStatistics:
             min(self.minimum, other.minimum),
             max(self.maximum, other.maximum),
             channels,
+            self.widths + other.widths,
         )
 
 
@@ -223,6 +255,12 @@ class Statistics:
     def elements(self) -> dict[str, float]:
         """Values per sample of every tensor."""
         return {name: each.count / max(self.samples, 1) for name, each in self.tensors.items()}
+
+    @property
+    def variation(self) -> float | None:
+        """The median of the tensors' variations, see `Widths`; None where no tensor has one."""
+        known = [found for each in self.tensors.values() if (found := each.widths.variation) is not None]
+        return statistics.median(known) if known else None
 
     def save(self, path: str | Path) -> None:
         """Write a .stats.npz, atomically; see calibration.statistics_file."""

@@ -6,13 +6,13 @@ import functools
 import json
 import math
 import zipfile
-from dataclasses import dataclass, replace
+from dataclasses import astuple, dataclass, replace
 from io import BytesIO
 from typing import IO, TYPE_CHECKING, Any
 
 import numpy as np
 
-from int8cal.calibration.statistics import ChannelStatistics, Statistics, TensorStatistics
+from int8cal.calibration.statistics import ChannelStatistics, Statistics, TensorStatistics, Widths
 from int8cal.data.padding import paddings_from, record
 from int8cal.data.shards import Shard, told_missing
 from int8cal.errors import StatisticsError
@@ -126,6 +126,7 @@ def _figures(statistics: Statistics) -> dict[str, Any]:
                 "minimum": tensor.minimum if tensor.count else None,
                 "maximum": tensor.maximum if tensor.count else None,
                 "channel_count": tensor.channels.count if tensor.channels is not None else None,
+                **({"widths": [f"{each:x}" for each in astuple(tensor.widths)]} if tensor.widths.samples else {}),
             }
             for name, tensor in statistics.tensors.items()
         },
@@ -236,9 +237,10 @@ def _tensor(name: str, entry: Mapping[str, Any], arrays: Mapping[str, Array]) ->
             all(type(each) in {int, float} and abs(each) <= _LARGEST for each in (low, high)), f"range of {name!r}"
         )
         _require(low <= 0.0 <= high if zeros else low <= high, f"range of {name!r}")
-    tensor = TensorStatistics(
-        bins, counts, zeros, math.inf if empty else float(low), -math.inf if empty else float(high)
-    )
+    widths = Widths(*(int(each, 16) for each in entry.get("widths", ())))
+    _require(_are_widths(widths), f"widths of {name!r}")
+    ends = (math.inf, -math.inf) if empty else (float(low), float(high))
+    tensor = TensorStatistics(bins, counts, zeros, *ends, widths=widths)
     if entry["channel_count"] is None:
         return tensor
     _require(_is_count(entry["channel_count"]), f"figures of {name!r}")
@@ -246,7 +248,7 @@ def _tensor(name: str, entry: Mapping[str, Any], arrays: Mapping[str, Array]) ->
     channels = ChannelStatistics(count=entry["channel_count"], **parts)
     for what, sound in (("range", _ranges), ("sums", _sums), ("histogram", _histogram)):
         _require(sound(channels, tensor), f"{what} of the channels of {name!r}")
-    return TensorStatistics(bins, counts, zeros, tensor.minimum, tensor.maximum, channels)
+    return replace(tensor, channels=channels)
 
 
 def _require(sound: object, what: str) -> None:
@@ -256,6 +258,13 @@ def _require(sound: object, what: str) -> None:
 
 def _is_count(value: object) -> bool:
     return type(value) is int and 0 <= value < _MOST
+
+
+def _are_widths(widths: Widths) -> bool:
+    """Tell whether they can be sums of as many numbers, none below 0."""
+    samples, total, squares = astuple(widths)
+    most = samples << 278  # as if each were as wide as all that float32 has
+    return _is_count(samples) and 0 <= total <= most and squares <= total * total <= samples * squares
 
 
 def _is_histogram(bins: Array, counts: Array, size: int, half: int, infinity: int) -> bool:

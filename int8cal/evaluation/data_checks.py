@@ -131,7 +131,7 @@ def few_samples(samples: int, variation: float | None, *, judged: bool = False) 
 
     Args:
         samples: That were calibrated on.
-        variation: See `calibration.engines.local.Collected`.
+        variation: See `Statistics`.
         judged: Whether shares of them, such as agreement, judge the model as well.
     """
     uncertain = 0.0 if variation is None or samples < 2 else _ERRORS * variation / math.sqrt(samples)

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from int8cal.calibration.collector import Widths
 from int8cal.calibration.engines import local
+from int8cal.calibration.statistics import Widths
 from int8cal.data.checks import SampleWatch
 from int8cal.data.sample import Sample
 from int8cal.graph.signature import Signature, TensorSpec

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 import onnx
 
-from int8cal.calibration.collector import Collectors, TapValues, group_size, nonfinite, variation_of
+from int8cal.calibration.collector import Collectors, TapValues, group_size, nonfinite
 from int8cal.calibration.statistics import FINGERPRINT_MODULUS, Statistics
 from int8cal.data.padding import kept, tally
 from int8cal.errors import DataError, NonFiniteError, StatisticsError
@@ -31,7 +31,6 @@ from int8cal.runtime.sessions import SIDE_BY_SIDE, Session, cpu_count
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-    from int8cal.calibration.collector import Widths
     from int8cal.data.padding import Padding
     from int8cal.data.sample import Sample
     from int8cal.graph.signature import Signature
@@ -52,8 +51,6 @@ class Collected:
 
     Attributes:
         remark: What the user should know of the two, "" for nothing.
-        variation: How much the ranges that single samples need differ: standard deviation relative to the mean, the
-            median over tensors. None where it was not counted.
         outputs: Of the model, by fingerprint of the sample: of the first samples whose outputs take RECORDED_BYTES;
             none where they were not asked for.
     """
@@ -61,7 +58,6 @@ class Collected:
     statistics: Statistics
     kept: tuple[Sample, ...]
     remark: str = ""
-    variation: float | None = None
     outputs: Mapping[int, Arrays] = field(default_factory=dict)
 
 
@@ -173,21 +169,18 @@ class Counted:
 
     Attributes:
         statistics: Of every tap.
-        widths: Per tap, see `collector.Widths`.
         kept: The choice among the samples.
     """
 
     statistics: Statistics
-    widths: Mapping[str, Widths]
     kept: KeptSamples
 
     def __add__(self, other: Counted) -> Counted:
-        widths = {name: each + other.widths[name] for name, each in self.widths.items()}
-        return Counted(self.statistics + other.statistics, widths, self.kept + other.kept)
+        return Counted(self.statistics + other.statistics, self.kept + other.kept)
 
     def collected(self) -> Collected:
         """Return what a pass that counted this hands on, which has held the samples that it kept."""
-        return Collected(self.statistics, self.kept.samples(), variation=variation_of(self.widths.values()))
+        return Collected(self.statistics, self.kept.samples())
 
 
 def _bytes_of(sample: Sample) -> int:
@@ -291,11 +284,11 @@ class Counting:
 
     def take(self) -> Counted:
         """Return what was counted since the last time, and begin anew."""
-        keeping, widths = self._keeping, self._collectors.widths
+        keeping = self._keeping
         with self._collectors:
             counted = self._collectors.take()
         self._begin()
-        return Counted(Statistics(self._sha256, keeping.total, keeping.seen, counted, keeping.padding), widths, keeping)
+        return Counted(Statistics(self._sha256, keeping.total, keeping.seen, counted, keeping.padding), keeping)
 
     def _stream(self, samples: Iterable[Sample]) -> None:
         model, signature, taps, threads = self._model, self._signature, self._taps, self._threads

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Protocol, TypeVar
 from onnx import ModelProto
 
 from int8cal.calibration.body_samples import feed_bodies
-from int8cal.calibration.collector import variation_of
 from int8cal.calibration.engines.local import Collected, Counted, Counting, KeptSamples
 from int8cal.data.checks import SampleWatch
 from int8cal.data.trimming import UndecidedError
@@ -127,7 +126,7 @@ class PartCounts:
         for sample, mark in zip(samples, kept.marks(), strict=True):
             if sample.fingerprint != mark:
                 raise DataError("changed while it was in use", where=sample.origin, do="run again")
-        return Collected(statistics, tuple(samples), variation=variation_of(self.counted.widths.values()))
+        return Collected(statistics, tuple(samples))
 
 
 @dataclass(frozen=True)

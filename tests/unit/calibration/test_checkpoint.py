@@ -62,7 +62,7 @@ def test_a_pass_goes_on_to_the_same_statistics_kept_samples_and_variation(tools,
     found = ran.collected(checkpoint.count(ran, iter(samples), 4))
     assert tools.file_bytes(found.statistics) == tools.file_bytes(whole.statistics)
     assert [each.origin for each in found.kept] == [each.origin for each in whole.kept]
-    assert found.variation == whole.variation
+    assert found.statistics.variation == whole.statistics.variation
 
 
 def test_samples_that_were_counted_are_not_run_again(tools, path):

@@ -56,6 +56,15 @@ def test_loading_gives_back_what_was_saved(path, tools):
     assert tools.file_bytes(loaded) == path.read_bytes()
 
 
+def test_how_much_single_samples_differ_is_the_same_of_shards(tools, tmp_path):
+    shards = tools.statistics(1), tools.statistics(2)
+    for number, shard in enumerate(shards):
+        save_statistics(shard, tmp_path / f"{number}.stats.npz")
+    loaded = load_statistics(tmp_path / "0.stats.npz") + load_statistics(tmp_path / "1.stats.npz")
+    assert loaded.tensors["hidden"].widths == (shards[0] + shards[1]).tensors["hidden"].widths
+    assert 0 < loaded.variation == (shards[1] + shards[0]).variation
+
+
 def test_names_with_slashes_colons_and_the_word_header_survive(tools, tmp_path):
     names = ["/layer1/conv:0", "header", "a.npy", "räume", "x:channel_low"]
     save_statistics(Statistics("0" * 64, 1, 1, {name: tools.count([1.0]) for name in names}), tmp_path / "s.npz")
@@ -180,6 +189,8 @@ DAMAGED = {
         "minimum": [None, "x", float("nan"), float("-inf"), 1e9, -1e9, []],
         "maximum": [None, float("inf"), -1e9, 1e9, 10**400],
         "channel_count": [-1, 5, 1.0, "x", []],
+        # samples, the sum of their widths, and that of the squares
+        "widths": [["-1", "0", "0"], ["2", "3", "4"], ["2", "4", "11"], ["2", "-3", "5"], ["1", f"{1 << 279:x}", "0"]],
     },
 }
 
