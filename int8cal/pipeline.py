@@ -128,7 +128,7 @@ def fed_wrong(planned: Planned, job: Job) -> tuple[Finding, ...]:
 
 def of_the_pass(statistics: Statistics, watch: SampleWatch, *, judged: bool) -> tuple[Finding, ...]:
     """Say what the pass over the calibration data found; `judged` as for `few_samples`, `watch` has looked at them."""
-    few = few_samples(statistics.samples, statistics.variation, judged=judged)
+    few = few_samples(statistics.samples, statistics.uncertainty, judged=judged)
     return (*one_sample(statistics.samples), *few, *watch.findings())
 
 

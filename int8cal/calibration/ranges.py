@@ -30,6 +30,9 @@ METHODS: tuple[Method, ...] = ("max", "percentile", "kl", "mse")
 METHODS_OF_16_BITS: tuple[Method, ...] = ("max",)
 # One of 16 bits is for values beyond those that were observed: clipping them cost a ResNet 5 dB on unseen images.
 ROOM_OF_16_BITS = 2.0
+# What is added to a range of 8 bits for such values, at most: with that, rounding has 1.6 dB more noise for sure, and
+# how uncertain a range is few samples tell badly themselves.
+MOST_ROOM = 0.2
 
 
 @dataclass(frozen=True)
@@ -102,7 +105,13 @@ def activation_type(activations: ActivationType) -> tuple[QType, bool]:
     return (U16 if activations == "u16" else U8), False
 
 
-def choose(histogram: Histogram, method: Method, activations: ActivationType, percentile: float) -> Choice:
+def choose(
+    histogram: Histogram,
+    method: Method,
+    activations: ActivationType,
+    percentile: float,
+    room: float = 1.0,
+) -> Choice:
     """Choose the affine of one tensor (or of a group's merged values).
 
     Args:
@@ -111,13 +120,14 @@ def choose(histogram: Histogram, method: Method, activations: ActivationType, pe
         activations: "u8" and "u16" (zero point 0 where the tensor is >= 0, else asymmetric) or "s8" (symmetric); with
             16 bits "auto" takes the widest range.
         percentile: In percent, for method "percentile" and as a candidate of "auto".
+        room: Of method "max": how many times as wide as what was observed.
     """
     dtype, symmetric = activation_type(activations)
     low, high = histogram.observed
     if low == high == 0.0:
         return Choice(affine_from_range(0.0, 0.0, dtype, symmetric=symmetric), "max", "only zeros were observed")
     if method != "auto":
-        return _by_method(histogram, method, dtype, percentile, symmetric=symmetric)
+        return _by_method(histogram, method, dtype, percentile, symmetric=symmetric, room=room)
     points = points_of(histogram)
     choices = _all_methods(histogram, dtype, percentile, points, symmetric=symmetric)
     errors = [squared_error(*points, choice.affine) for choice in choices]
@@ -169,11 +179,13 @@ def _by_method(
     *,
     symmetric: bool,
     points: Points | None = None,
+    room: float = 1.0,
 ) -> Choice:
     warning = ""
     low, high = histogram.observed
-    if dtype is U16 and method == "max":
-        low, high = low * ROOM_OF_16_BITS, high * ROOM_OF_16_BITS
+    if method == "max":
+        room = ROOM_OF_16_BITS if dtype is U16 else room
+        low, high = low * room, high * room
     if method == "percentile":
         low, high = histogram.percentile_range(percentile)
         if low == high == 0.0:  # more exact zeros than the percentile keeps
@@ -251,6 +263,8 @@ def choose_ranges(
     quantization: QuantizationSettings,
     known: tuple[Mapping[str, TensorStatistics], Ranges] | None = None,
     expected: Mapping[str, TensorStatistics] | None = None,
+    *,
+    with_room: bool = False,
 ) -> Ranges:
     """Choose the range of every planned tensor.
 
@@ -262,6 +276,7 @@ def choose_ranges(
         known: Other statistics and the ranges that were chosen of them, for the same plan by the same settings: a group
             whose statistics are the same objects in both keeps its range.
         expected: Statistics that ranges are chosen by, where others are to be expected than were observed.
+        with_room: Whether the widest ranges are wider still, by as much as they are uncertain; see `Widths`.
 
     Raises:
         StatisticsError: A planned tensor has no statistics.
@@ -284,7 +299,9 @@ def choose_ranges(
         else:
             histogram = group_histogram(plan, tensors, group)
             wanted = histogram if expected is None else group_histogram(plan, expected, group)
-            choice = choose(wanted, calibration.method, quantization.activations, calibration.percentile)
+            widths = [tensors[point.tensor].widths for point in members if point.source] if with_room else []
+            room = 1.0 + min(max((each.uncertainty or 0.0 for each in widths), default=0.0), MOST_ROOM)
+            choice = choose(wanted, calibration.method, quantization.activations, calibration.percentile, room)
         entries = {}
         for point in members:
             source = "calibrated" if point.tensor == group and not fixed else "shared"

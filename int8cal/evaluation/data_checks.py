@@ -27,12 +27,9 @@ CHANCE = 0.2
 _ORDINARY = 0.5
 # Samples of each label, in the mean, that other numbers of classes are told from; and so many of these are named.
 _EACH, _NUMBERS = 4, 4
-# Uncertainty of ranges: twice the standard error of the mean width of single samples' ranges. Drawing 2 to 32 samples
-# many times from eight real sets, the widths of the sets differ by 0.6 to 1.5 of that (one standard deviation, and the
-# median over tensors); it falls with the root of their number. At 0.1 sets stand that have 8 samples of photographs
-# for a ResNet-20, 16 words, or 64 frames of speech; MobileNetV2's and a sentence encoder's ranges never differ as much.
+# Uncertainty of ranges, see `calibration.statistics.Widths`. At 0.1 sets stand that have 8 samples of photographs for a
+# ResNet-20, 16 words, or 64 frames of speech; MobileNetV2's and a sentence encoder's ranges never differ as much.
 UNCERTAIN = 0.1
-_ERRORS = 2
 # A share of samples, such as agreement or top-1, is as uncertain as that where all of them are alike and the 95 %
 # interval (Clopper and Pearson) is (1 - UNCERTAIN, 1]; and of one point with the second number of samples.
 FEWEST_JUDGED, OF_A_POINT = (math.ceil(math.log(0.025) / math.log(1 - width)) for width in (UNCERTAIN, 0.01))
@@ -126,20 +123,19 @@ def unlike_data(statistics: Statistics, where: str, feeds: Feeds) -> tuple[Findi
     return tuple(found)
 
 
-def few_samples(samples: int, variation: float | None, *, judged: bool = False) -> tuple[Finding, ...]:
+def few_samples(samples: int, uncertainty: float | None, *, judged: bool = False) -> tuple[Finding, ...]:
     """Say that other samples would have given other ranges, or other figures.
 
     Args:
         samples: That were calibrated on.
-        variation: See `Statistics`.
+        uncertainty: See `Statistics`.
         judged: Whether shares of them, such as agreement, judge the model as well.
     """
-    uncertain = 0.0 if variation is None or samples < 2 else _ERRORS * variation / math.sqrt(samples)
     few = few_judged(samples) if judged and samples > 1 else ()  # one is told as such
-    if uncertain < UNCERTAIN:
+    if uncertainty is None or uncertainty < UNCERTAIN:
         return few
     ranges = (
-        f"with {samples} samples ranges are uncertain by {100 * uncertain:.0f} %, since single samples differ that "
+        f"with {samples} samples ranges are uncertain by {100 * uncertainty:.0f} %, since single samples differ that "
         "much in theirs"
     )
     do = f"calibrate on more: {3 * samples} further ones would halve it"

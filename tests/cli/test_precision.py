@@ -29,7 +29,7 @@ def made(tmp_path_factory):
     for name, shape in (("W", (32, 8)), ("V", (8, 96))):
         model.graph.initializer.append(numpy_helper.from_array(rng.normal(size=shape).astype(np.float32), name))
     onnx.save(model, folder / "net.onnx")
-    np.savez(folder / "data.npz", x=rng.normal(size=(70, 32)).astype(np.float32))
+    np.savez(folder / "data.npz", x=rng.normal(size=(300, 32)).astype(np.float32))
     return folder
 
 

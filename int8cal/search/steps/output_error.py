@@ -19,7 +19,7 @@ from int8cal.quantization.derived_tables import without_noise_of
 from int8cal.runtime.targets import TARGETS
 from int8cal.search.islands import LEAST_DB, MOST_BYTES, USELESS_DB, choose_islands, groups_of_islands
 from int8cal.search.precision import Precision
-from int8cal.search.search import Proposal, Remark
+from int8cal.search.search import Proposal, Remark, Settled, scored
 from int8cal.search.steps.second_order import rounded_again
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from int8cal.search.precision import Sweep
     from int8cal.search.residual import Upgrade
     from int8cal.search.scorer import Gain
-    from int8cal.search.search import Proposals, Settled, State
+    from int8cal.search.search import Proposals, State
 
 HALF_DB = 3.0  # that a round has gained, for another one
 ENOUGH_DB = 60.0  # of the score, with a thousandth of the signal as noise: no further round is worth its time
@@ -52,6 +52,8 @@ def propose(state: State, inputs: Inputs) -> Proposals:
     # nothing is sure by the score of one sample
     if not inputs.recipe.sweep_s or len(samples) < 2 or holdout.scorer is None or u16:
         return
+    if state.score is None:  # no step before was scored with the ranges of all samples
+        state = yield Settled(replace(state, score=scored(state.built, inputs)))
     spent, rounds, gained = _Spent(), len(state.results), math.inf
     precision: Precision | None = None
     while gained >= HALF_DB and (precision is None or state.score is None or state.score.db < ENOUGH_DB):

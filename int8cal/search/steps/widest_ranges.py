@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from int8cal.search.candidate import counted_over, with_ranges
+from int8cal.calibration.ranges import MOST_ROOM
+from int8cal.search.candidate import VERY_FEW, counted_over, with_ranges
 from int8cal.search.scorer import LEAST_FIT
-from int8cal.search.search import propose_candidate
+from int8cal.search.search import Remark, propose_candidate
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -15,35 +16,38 @@ if TYPE_CHECKING:
     from int8cal.search.candidate import Inputs
     from int8cal.search.search import Proposals, State
 
-# By how much all ranges by max must be better than those of auto, of few samples those of auto: the widest ranges are
-# best where errors of clipping come together, as in the outlier channels of a transformer, and a little worse in most
-# models.
+# By how much all ranges by max must be better than those of auto, of very few samples those of auto: the widest ranges
+# are best where errors of clipping come together, as in the outlier channels of a transformer, and a little worse in
+# most models.
 LEAST_GAIN_DB = 0.3
-# Samples: up to so many, one that is left out has values beyond the others' in many tensors, and so will those to come.
-# What `auto` clips then says more of the few than of the model: of 21 networks with 8 samples, 9 lost 0.2 to 20 dB by
-# it on further ones.
-FEW = 32
 
 
 def propose(state: State, inputs: Inputs) -> Proposals:
-    """Offer all ranges by max, where the job leaves the method open.
+    """Offer all ranges by max, where the job leaves the method open; of few samples with room for those to come.
 
-    Of few samples, both have the ranges that half of them give and are scored on the other half; there it is `auto`
-    that has to be better.
+    Then both have the ranges that half of them give and are scored on the other half; with very few it is `auto` that
+    has to be better.
     """
     wide = inputs.job.quantization.activations == "u16"  # these are the widest already
-    if inputs.holdout.scorer is not None and inputs.job.calibration.method == "auto" and not wide:
+    if inputs.job.calibration.method != "auto" or wide:
+        return
+    uncertainty, name = inputs.statistics.uncertainty, "all ranges by max"
+    if inputs.few and uncertainty is not None:
+        name = f"{name} and {100 * min(uncertainty, MOST_ROOM):.0f} % more"
+    if inputs.method == "max":
+        yield Remark((f"{name}, unjudged: {inputs.statistics.samples} samples are too few",))
+    elif inputs.holdout.scorer is not None:
         widest = with_ranges(inputs, state.candidate, "max")
         folds = tuple(_folds(state, inputs))
-        least_db = -LEAST_GAIN_DB if folds else LEAST_GAIN_DB
-        yield replace(propose_candidate(state, inputs, "all ranges by max", widest, least_db), folds=folds)
+        least_db = -LEAST_GAIN_DB if folds and inputs.statistics.samples <= VERY_FEW else LEAST_GAIN_DB
+        yield replace(propose_candidate(state, inputs, name, widest, least_db), folds=folds)
 
 
 def _folds(state: State, inputs: Inputs) -> Iterator[tuple[range, Inputs]]:
     """Iterate over both halves of few samples, each with statistics of all but it."""
     holdout, seen = inputs.holdout, state.table.data["samples"]
     kept = len(holdout.validation) + len(holdout.fit)
-    if holdout.scorer is None or not LEAST_FIT <= seen == kept <= FEW:
+    if holdout.scorer is None or not inputs.few or not LEAST_FIT <= seen == kept:
         return
     count = holdout.scorer.samples
     if count < len(holdout.validation) or holdout.scorer.seconds > inputs.recipe.sweep_s:

@@ -3,8 +3,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from int8cal.calibration.ranges import candidates, choose_ranges, group_histogram
-from int8cal.calibration.statistics import TensorStatistics
+from int8cal.calibration.ranges import MOST_ROOM, candidates, choose_ranges, group_histogram
+from int8cal.calibration.statistics import TensorStatistics, Widths
 from int8cal.errors import ConfigError, StatisticsError
 from int8cal.job import CalibrationSettings, QuantizationSettings
 from int8cal.numerics.affine import U8, affine_from_range
@@ -27,8 +27,8 @@ def tensors(tools):
     }
 
 
-def chosen(plan, tensors, calibration=MAX, **settings):
-    return choose_ranges(plan, tensors, calibration, QuantizationSettings(**settings))
+def chosen(plan, tensors, calibration=MAX, *, with_room=False, **settings):
+    return choose_ranges(plan, tensors, calibration, QuantizationSettings(**settings), with_room=with_room)
 
 
 def test_ranges_are_what_was_observed(plan, tensors):
@@ -79,6 +79,46 @@ def test_ranges_do_not_depend_on_how_many_values_there_were(plan, tools, method)
     first, second = (chosen(plan, each, CalibrationSettings(method=method)).entries["x"] for each in (few, many))
     assert second.scale == pytest.approx(first.scale, rel=0.01)
     assert (second.zero_point, second.clipped) == (first.zero_point, pytest.approx(first.clipped, abs=1e-3))
+
+
+def of_samples(tensors, *widths):
+    """Say of tensors that single samples need ranges so wide."""
+    units = [width << 149 for width in widths]
+    widths = Widths(len(units), sum(units), sum(each * each for each in units))
+    return {name: replace(each, widths=widths) for name, each in tensors.items()}
+
+
+@pytest.mark.parametrize("activations", ["u8", "s8"])
+def test_room_makes_the_widest_ranges_wider_by_their_uncertainty(plan, tensors, activations):
+    # mean 10, standard deviation 1: twice its standard error is 2 / sqrt(3) / 10 of the mean
+    found = chosen(plan, of_samples(tensors, 9, 10, 11), with_room=True, activations=activations).entries
+    widest = chosen(plan, tensors, activations=activations).entries
+    for name, entry in found.items():
+        assert entry.method == "max"
+        assert entry.scale == pytest.approx(widest[name].scale * (1 + 0.2 / np.sqrt(3)), rel=1e-6)
+        assert entry.zero_point == widest[name].zero_point
+
+
+def test_the_room_of_a_group_is_that_of_its_most_uncertain_source(plan, tensors):
+    some = of_samples(tensors, 2, 2) | {"cat_b": of_samples(tensors, 19, 21)["cat_b"]}
+    found = chosen(plan, some, with_room=True).entries
+    assert found["conv"].high == pytest.approx(10 * 1.1)  # twice the standard error is a tenth of the mean
+    assert found["x"].high == pytest.approx(tensors["x"].maximum)
+
+
+def test_there_is_no_more_room_than_samples_tell_for_sure(plan, tensors):
+    found = chosen(plan, of_samples(tensors, 1, 3), with_room=True).entries
+    assert found["conv"].high == pytest.approx(10 * (1 + MOST_ROOM))
+
+
+@pytest.mark.parametrize(
+    ("widths", "method", "activations"),
+    [((2,), "max", "u8"), ((), "max", "u8"), ((1, 3), "mse", "u8"), ((1, 3), "max", "u16")],
+)
+def test_one_sample_unknown_ones_and_other_ranges_get_no_room(plan, tensors, widths, method, activations):
+    settings = CalibrationSettings(method=method)
+    found = chosen(plan, of_samples(tensors, *widths), settings, with_room=True, activations=activations)
+    assert found.entries == chosen(plan, tensors, settings, activations=activations).entries
 
 
 def test_a_user_range_wins_and_is_marked(plan, tensors):

@@ -17,7 +17,7 @@ from int8cal.job import CalibrationSettings, QuantizationSettings
 from int8cal.quantization.corrections.residual_codes import FACTOR, ResidualCodes
 from int8cal.quantization.table import TableSettings
 from int8cal.quantization.table_file import table_to_json
-from int8cal.search.candidate import Inputs
+from int8cal.search.candidate import FEW, Inputs
 from int8cal.search.precision import LEAST_SAMPLES, MOST_PARTS, Precision, Sweep, optional_regions
 from int8cal.search.scorer import LEAST_FIT
 from int8cal.search.steps import output_error
@@ -444,7 +444,7 @@ def test_an_excluded_layer_gets_no_second_plane(flow):
 @pytest.mark.parametrize("pixels", [False, True])
 def test_optional_nodes_stay_float_where_it_is_allowed_and_the_table_says_so(bench, pixels):
     rng = np.random.default_rng(8)
-    data = [{"x": rng.integers(0, 256, (1, 3, 8, 8)).astype(np.float32)} for _ in range(70)]
+    data = [{"x": rng.integers(0, 256, (1, 3, 8, 8)).astype(np.float32)} for _ in range(FEW + 1)]
     shapes = {"W": (8, 3, 3, 3), "B": (8,), "U": (8, 8, 3, 3), "T": (8, 8, 3, 3), "V": (8, 4)}
     # weights without rounding errors: all the noise is that of activations
     model = bench.text(RESIDUAL, **{name: rng.choice([-0.5, 0.5], size=shape) for name, shape in shapes.items()})

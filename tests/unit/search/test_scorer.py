@@ -238,7 +238,7 @@ def test_accurate_is_not_decided_by_chance_where_probabilities_are_saturated(ben
         assert certain > 0.99
         gains.append(accurate[1] - fast[1])
     assert np.mean(gains) > -0.3
-    assert min(gains) > -1.0
+    assert min(gains) > -2.5  # with fewer samples left to judge by, one keeps the ranges of `auto`
 
 
 def test_in_front_of_saturated_probabilities_noise_is_seen(bench, spotter):
@@ -312,7 +312,7 @@ def test_a_score_keeps_what_the_model_gave_as_far_as_it_is_what_the_model_gives(
 def test_what_the_report_need_not_run_again_is_of_the_final_model(bench):
     rng = np.random.default_rng(4)
     model = bench.text("net (float[N,6] x) => (float[A,B] y) { y = MatMul(x, W) }", W=rng.normal(size=(6, 9)))
-    feeds = [{"x": rng.normal(size=(1, 6)).astype(np.float32)} for _ in range(24)]
+    feeds = [{"x": rng.normal(size=(1, 6)).astype(np.float32)} for _ in range(40)]
     job = Job(Path("net.onnx"), DataSettings("data"), CalibrationSettings(threads=1))
     found = calibrate_model(job, model, stream=lambda: feeds)
     assert found.outputs.int8

@@ -2,15 +2,15 @@ from dataclasses import replace
 
 import pytest
 
-from int8cal.search import search
-from int8cal.search.candidate import counted_over, plain_candidate
+from int8cal.calibration.ranges import MOST_ROOM
+from int8cal.search import candidate, search
+from int8cal.search.candidate import counted_over, plain_candidate, rescaled_candidate, with_ranges
 from int8cal.search.scorer import Gain
 from int8cal.search.steps import widest_ranges
 
 NET = "g (float[N,2,6,6] x) => (float[A,B,C,D] y) { c = Conv(x, W) r = Relu(c) y = Conv(r, V) }"
 WEIGHTS = {"W": (4, 2, 3, 3), "V": (2, 4, 1, 1)}
 ALL = "all ranges by max"
-OF_OTHERS = f"{ALL} (ranges of other samples)"
 
 
 @pytest.fixture
@@ -26,6 +26,17 @@ def asked(search_inputs):
     return asked
 
 
+def name_of(inputs):
+    """How the ranges of few samples are called, which have room for others."""
+    return f"{ALL} and {100 * min(inputs.statistics.uncertainty, MOST_ROOM):.0f} % more"
+
+
+def with_room(inputs, tensor="r"):
+    """Where such a range ends."""
+    seen = inputs.statistics.tensors[tensor]
+    return pytest.approx(seen.maximum * (1 + min(seen.widths.uncertainty, MOST_ROOM)))
+
+
 def test_each_half_of_few_samples_is_scored_with_the_ranges_of_the_other(asked):
     inputs = asked()
     (proposal,) = widest_ranges.propose(search.first_state(inputs, plain_candidate(inputs)), inputs)
@@ -36,17 +47,20 @@ def test_each_half_of_few_samples_is_scored_with_the_ranges_of_the_other(asked):
         assert fold.statistics.samples == 8
 
 
-@pytest.mark.parametrize(("gain", "kept"), [(-0.31, False), (-0.29, True), (0.5, True)])
-def test_of_few_samples_auto_has_to_be_better_on_others(asked, monkeypatch, gain, kept):
+@pytest.mark.parametrize(
+    ("gain", "kept", "very_few"),
+    [(-0.31, False, 16), (-0.29, True, 16), (0.5, True, 16), (0.29, False, 8), (0.31, True, 8)],
+)
+def test_of_very_few_samples_auto_has_to_be_better_on_others(asked, monkeypatch, gain, kept, very_few):
     """Whether other samples may change the difference is no matter."""
     monkeypatch.setattr(search, "gain_of", lambda before, after: Gain(gain, 9.0, gain, 9.0))
+    monkeypatch.setattr(widest_ranges, "VERY_FEW", very_few)
     inputs = asked()
     state = search.first_state(inputs, plain_candidate(inputs))
     found = search.search(state, [widest_ranges.propose], inputs)
     (result,) = found.results
-    assert (result.name, result.kept) == (OF_OTHERS, kept)
-    observed = inputs.statistics.tensors["r"].histogram.observed
-    assert (found.table.tensors["r"].high == pytest.approx(observed[1])) or not kept
+    assert (result.name, result.kept) == (f"{name_of(inputs)} (ranges of other samples)", kept)
+    assert (found.table.tensors["r"].high == with_room(inputs)) or not kept
     assert found.candidate.method == ("max" if kept else "auto")
     assert (found.table.tensors == state.table.tensors) or kept
 
@@ -54,16 +68,45 @@ def test_of_few_samples_auto_has_to_be_better_on_others(asked, monkeypatch, gain
 def test_scores_of_few_samples_are_of_all_of_them(asked):
     inputs = asked()
     found = search.search(search.first_state(inputs, plain_candidate(inputs)), [widest_ranges.propose], inputs)
-    assert found.notes[-1].startswith(f"{OF_OTHERS} ")
+    assert found.notes[-1].startswith(f"{name_of(inputs)} (ranges of other samples) ")
     assert "SQNR on the validation samples" in found.notes[-1]
 
 
-@pytest.mark.parametrize("counted", [40, 17])
-def test_with_more_samples_the_holdout_decides(asked, counted):
-    """Of 17 one is not kept: it is in no half."""
-    inputs = asked(counted)
+@pytest.mark.parametrize(("few", "values", "are_few"), [(16, 10**6, True), (15, 10**6, False), (16, 100, False)])
+def test_of_more_samples_or_values_the_holdout_decides_on_what_was_observed(asked, monkeypatch, few, values, are_few):
+    monkeypatch.setattr(candidate, "VERY_FEW", 1)
+    monkeypatch.setattr(candidate, "FEW", few)
+    monkeypatch.setattr(candidate, "FEW_VALUES", values)
+    inputs = asked()
+    assert inputs.few == are_few
     found = search.search(search.first_state(inputs, plain_candidate(inputs)), [widest_ranges.propose], inputs)
-    assert [each.name for each in found.results] == [ALL]
+    assert [each.name.startswith(f"{ALL} and") for each in found.results] == [are_few]
+
+
+def test_where_a_sample_was_not_kept_ranges_are_not_judged_by_halves(asked):
+    inputs = asked(17)
+    found = search.search(search.first_state(inputs, plain_candidate(inputs)), [widest_ranges.propose], inputs)
+    assert [each.name for each in found.results] == [name_of(inputs)]
+
+
+@pytest.mark.parametrize(("counted", "method"), [(1, "auto"), (2, "max"), (7, "max"), (8, "auto"), (40, "auto")])
+def test_of_too_few_to_judge_ranges_are_the_widest_from_the_start(asked, counted, method):
+    inputs = asked(counted)
+    first = plain_candidate(inputs)
+    assert first.method == method
+    if method == "max":
+        found = search.search(search.first_state(inputs, first), [widest_ranges.propose], inputs)
+        assert found.notes == (f"{name_of(inputs)}, unjudged: {counted} samples are too few",)
+        assert found.table.tensors["r"].high == with_room(inputs)
+
+
+@pytest.mark.parametrize(("few", "kept"), [(16, "max"), (15, "auto")])
+def test_rescaled_channels_have_the_ranges_that_few_samples_were_judged_to_need(asked, monkeypatch, few, kept):
+    monkeypatch.setattr(candidate, "VERY_FEW", few)
+    monkeypatch.setattr(candidate, "FEW", few)
+    inputs = asked()
+    before = with_ranges(inputs, plain_candidate(inputs), "max")
+    assert rescaled_candidate(inputs, [], before).method == kept
 
 
 def test_of_a_slow_model_nothing_is_counted_again(asked):
