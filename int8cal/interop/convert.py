@@ -22,6 +22,7 @@ from int8cal.job import DEFAULT_TARGET
 from int8cal.numerics.fakequantize import fakequantize_of
 from int8cal.phrases import counted
 from int8cal.quantization.derived_tables import unscaled
+from int8cal.quantization.layers import require_finite
 from int8cal.quantization.table_file import load_table
 from int8cal.runtime.openvino import Operations, operations_of, with_fake_quantize
 from int8cal.runtime.scratch import weights_folder
@@ -146,6 +147,7 @@ def _planned(table: CalibrationTable, model: Path, where: str, *, force: bool) -
             where=where,
             do="give the model that it was made for",
         )
+    require_finite(prepared, plan)
     return prepared, plan
 
 

@@ -19,7 +19,7 @@ from int8cal.graph.edit import Builder, Names, rebuild
 from int8cal.graph.index import Index
 from int8cal.numerics.affine import S8, SMALLEST_SCALE
 from int8cal.protos import copied
-from int8cal.quantization.layers import finite_weight
+from int8cal.quantization.layers import require_finite_weight
 from int8cal.quantization.table import WeightEntry
 
 if TYPE_CHECKING:
@@ -84,7 +84,8 @@ def quantize_embeddings(
         if each.node not in forms:
             continue
         form = forms[each.node]
-        values = finite_weight(index, each.weight, each.node)
+        values = index.constant(each.weight).astype(np.float32)
+        require_finite_weight(values, each.weight, each.node)
         key, axis = plan.weight_key(each.node, each.weight), each.axis(form)
         entry = table.weights.get(key)
         scales = None

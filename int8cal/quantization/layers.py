@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from int8cal.graph.plan import Plan
     from int8cal.graph.prepare import Prepared
     from int8cal.job import TargetName, WeightRange
-    from int8cal.numerics import Array, Float32, Float64, Int8
+    from int8cal.numerics import Array, Float64, Int8
     from int8cal.numerics.affine import Affine, QType
     from int8cal.numerics.pairs import Links, Reduction, Rows
     from int8cal.quantization.corrections.correction import Draft
@@ -237,11 +237,8 @@ def layer_weights(index: Index, layer: Layer, draft: Draft) -> LayerWeights:
         index: Of the draft's model.
         layer: The layer.
         draft: As in `quantize_layers`.
-
-    Raises:
-        NonFiniteError: The weight holds NaN or infinity; names it and its node.
     """
-    given = weight = finite_weight(index, layer.weight, layer.node)
+    given = weight = index.constant(layer.weight).astype(np.float32)
     if layer.node in draft.copies:
         weight = with_copies(weight, draft.copies[layer.node], layer.reduction)
     if is_padded(draft, layer):
@@ -278,21 +275,11 @@ def require_finite(prepared: Prepared, plan: Plan) -> None:
         index = Index(prepared.graphs[path])
         read = [(name, layer.node) for layer in each.weighted for name in (layer.weight, layer.bias) if name]
         for name, node in (*read, *((name, found.node) for found in each.recurrent for name in found.tensors)):
-            _require_finite(index.constant(name), name, full_name(path, node), prepared.where)
+            require_finite_weight(index.constant(name), name, full_name(path, node), prepared.where)
 
 
-def finite_weight(index: Index, name: str, node: str) -> Float32:
-    """Return a weight's values.
-
-    Raises:
-        NonFiniteError: It holds NaN or infinity; names it and its node.
-    """
-    weight = index.constant(name).astype(np.float32)
-    _require_finite(weight, name, node)
-    return weight
-
-
-def _require_finite(values: Array, name: str, node: str, where: str = "") -> None:
+def require_finite_weight(values: Array, name: str, node: str, where: str = "") -> None:
+    """Refuse a weight with NaN or infinity by its name and its node."""
     if not np.isfinite(values).all():
         what, do = "holds NaN or infinity", "export the model again, or leave the node out with --exclude"
         raise NonFiniteError(f"weight {name!r} of node {node!r} {what}", where=where, do=do, tensor=name, node=node)

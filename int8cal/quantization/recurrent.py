@@ -22,7 +22,6 @@ from int8cal.graph.index import Index
 from int8cal.graph.layers import KERNEL_TARGETS, KERNELS, KernelForm
 from int8cal.numerics.weights import WEIGHT_TYPES, gate_scales, quantize_gates
 from int8cal.protos import copied
-from int8cal.quantization.layers import finite_weight
 from int8cal.quantization.table import WeightEntry
 
 if TYPE_CHECKING:
@@ -80,7 +79,6 @@ def quantize_recurrent(
 
     Raises:
         TableError: The table names a node or a form that is not there, or has the wrong number of scales.
-        NonFiniteError: A weight holds NaN or infinity.
     """
     index = Index.of(model)
     forms, result = _forms(index, plan, table), {}
@@ -91,7 +89,7 @@ def quantize_recurrent(
         span = _range(form, table)
         gates = {}
         for name in layer.quantized(form):
-            weight = finite_weight(index, name, layer.node)
+            weight = index.constant(name).astype(np.float32)
             given = _given_scales(table, plan.weight_key(layer.node, name), weight.shape[:2], span)
             scales = gate_scales(weight, WEIGHT_TYPES[span]) if given is None else given
             gates[name] = quantize_gates(weight, scales, WEIGHT_TYPES[span])

@@ -28,7 +28,7 @@ from int8cal.probe.layer_inputs import read_rows
 from int8cal.probe.noise import run_seconds, sample_count
 from int8cal.probe.probe import LayerProducts, Probe
 from int8cal.quantization.corrections.equalization import STEPS, scale_inputs
-from int8cal.quantization.layers import finite_weight, lay_out
+from int8cal.quantization.layers import lay_out
 from int8cal.runtime.sessions import cpu_count
 from int8cal.runtime.targets import weight_range
 from int8cal.search.candidate import counted_over
@@ -247,7 +247,7 @@ class _Search:
         """Return what a chain's readers compute in float, by node, per run."""
         found = {}
         for layer in chain.readers:
-            weight = finite_weight(self.index, layer.weight, layer.node)
+            weight = self.index.constant(layer.weight)
             found[layer.node] = [products.product(layer, run.values[layer.input], weight) for run in runs]
         return found
 
@@ -263,7 +263,7 @@ class _Search:
         affines, factor = self._affines(chain, exponents), np.exp2(exponents)
         errors: list[dict[ErrorSite, Float32]] = [{} for _ in runs]
         for layer in chain.readers:
-            weight = finite_weight(self.index, layer.weight, layer.node)
+            weight = self.index.constant(layer.weight)
             rounded = self._rounded(layer, scale_inputs(weight.astype(np.float64), layer, 1 / factor))
             shape = (-1, *[1] * (weight.ndim - 2)) if layer.op_type == "Conv" else (-1,)
             columns = factor.astype(np.float32).reshape(shape)
@@ -317,7 +317,7 @@ class _Search:
         ]
 
     def _reader(self, layer: Layer) -> _Reader:
-        source = self._laid_out(layer, finite_weight(self.index, layer.weight, layer.node))
+        source = self._laid_out(layer, self.index.constant(layer.weight).astype(np.float32))
         outputs = len(source.rows.values)
         per_group = outputs // layer.group
         grouped = source.rows.values.astype(np.float64).reshape(layer.group, per_group, -1)

@@ -215,17 +215,6 @@ def test_the_guard_looks_at_every_group_of_a_transposed_convolution(bench):
     np.testing.assert_allclose(restored, bias, rtol=1e-6)
 
 
-def test_weights_that_are_not_finite_are_refused_by_name(bench):
-    weight = np.ones((4, 3), np.float32)
-    weight[1, 2] = np.nan
-    prepared = bench.prepared(bench.text("g (float[N,4] x) => (float[A,C] y) { y = Gemm(x, W) }", W=np.ones((4, 3))))
-    plan = make_plan(prepared.model, Selection())
-    table = bench.table(prepared, plan)
-    prepared.model.graph.initializer[0].CopyFrom(numpy_helper.from_array(weight, "W"))
-    with pytest.raises(NonFiniteError, match="weight 'W' of node 'Gemm_y'"):
-        build_model(prepared.model, plan, table)
-
-
 @pytest.mark.parametrize("bounds", ["low, high", "low", ", high"])
 def test_a_clip_whose_bounds_the_graph_is_given_stays_behind_a_layer(bench, bounds):
     given = "".join(f", float {name}" for name in ("low", "high") if name in bounds)

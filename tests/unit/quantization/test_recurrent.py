@@ -16,6 +16,7 @@ from int8cal.graph.load import require_float
 from int8cal.graph.planner import make_plan
 from int8cal.graph.select import Selection
 from int8cal.quantization.build import build_model, with_weights
+from int8cal.quantization.layers import require_finite
 from int8cal.quantization.recurrent import quantize_recurrent
 from int8cal.quantization.table import CalibrationTable, TableSettings
 from int8cal.search.steps.recurrent import ENOUGH_DB, LOSS_DB, choose_forms, propose
@@ -178,8 +179,9 @@ def test_weights_that_are_not_finite_are_named(bench, name):
     values = numpy_helper.to_array(tensor).copy()
     values[0, 0, 0] = np.inf
     tensor.CopyFrom(numpy_helper.from_array(values, name))
+    prepared = bench.prepared(model)
     with pytest.raises(NonFiniteError, match=f"weight '{name}' of node 'LSTM_y' holds NaN or infinity"):
-        built(bench, model)
+        require_finite(prepared, make_plan(prepared.model, Selection()))
 
 
 def test_optional_inputs_and_outputs_survive(bench):
