@@ -7,14 +7,15 @@ from typing import TYPE_CHECKING
 from int8cal.data.checks import strict_error
 from int8cal.errors import GateError, Int8calError
 from int8cal.evaluation.figures import faults_of
-from int8cal.evaluation.gates import figure_named, is_told
+from int8cal.evaluation.gates import figure_named
 from int8cal.report.advice import advice_on_all
 from int8cal.report.document import document_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from int8cal.evaluation.result import Gate, Report
+    from int8cal.evaluation.result import Report
+    from int8cal.evaluation.result_parts import Gate
 
 
 def require_complete(report: Report) -> None:
@@ -76,7 +77,7 @@ def require_held(gates: Sequence[Gate], shown: Callable[[int], str], advice: Cal
     if failed:
         values = ", ".join(f"{gate.gate} ({shown(index)})" for index, gate in enumerate(gates) if not gate.passed)
         raise GateError(
-            f"{len(failed)} of {sum(map(is_told, gates))} failed: {values}",
+            f"{len(failed)} of {sum(gate.is_told for gate in gates)} failed: {values}",
             do=advice(failed),
             gates=tuple(gate.gate for gate in failed),
         )

@@ -31,7 +31,8 @@ if TYPE_CHECKING:
     from int8cal.audit.on_data import LayerOnData, OnData
     from int8cal.audit.worst_case import WorstCase
     from int8cal.data.feeds import Feeds
-    from int8cal.evaluation.result import Fusion, Gate, LayerSaturation, Saturation
+    from int8cal.evaluation.result import Fusion, LayerSaturation, Saturation
+    from int8cal.evaluation.result_parts import Gate
     from int8cal.job import DataSettings
 
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from int8cal.config.chain import ChainModel
     from int8cal.config.load import Located
-    from int8cal.evaluation.result import Gate
+    from int8cal.evaluation.result_parts import Gate
     from int8cal.job import Job
 
 Status = Literal["done", "up to date", "gate failed", "failed", "not run"]

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from int8cal.batch.jobs import JobResult, Task
-    from int8cal.evaluation.result import Gate
+    from int8cal.evaluation.result_parts import Gate
     from int8cal.report.document import Document
 
 VERSION = 1

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from int8cal.audit.audit import Audit
-    from int8cal.evaluation.result import Gate
+    from int8cal.evaluation.result_parts import Gate
     from int8cal.job import DataSettings
 
 SAMPLES = 32  # of --data, unless --samples says otherwise

@@ -23,7 +23,7 @@ from int8cal.evaluation.figures import (
     output_of,
     value_of,
 )
-from int8cal.evaluation.result import Gate
+from int8cal.evaluation.result_parts import STANDING, Gate
 from int8cal.phrases import has_plain_digits, quoted
 
 if TYPE_CHECKING:
@@ -44,8 +44,6 @@ _LIKE_OUTPUT = re.compile(rf"\s*(outputs\.\S.*?){_COMPARISON}", re.DOTALL)
 _AT_CHANCE = "the FP32 model itself is near chance"
 # What could be a metric's own figure, as long as nobody knows what the metric is called.
 OF_A_METRIC = rf"[A-Za-z_][A-Za-z0-9_]*({'|'.join(re.escape(rest) for rest in OWN if rest)})?"
-# They hold for every evaluation, unless there is a gate of the user's own on the figure, or it is switched off by name.
-STANDING = ("outputs.dead<=0",)
 _OFF = re.compile(r"\s*(outputs\.\w+)\s*=\s*off\s*")
 _NOT_ON_OUTPUTS = ("latency.", "size.", "saturation.", "fusion.", "layers.")
 
@@ -371,11 +369,6 @@ def figure_named(text: str, metric: str = "") -> str:
         return parse_gate(text, metric=metric, reachable=False).name
     except ConfigError:
         return re.split(r"[<>=!]", text, maxsplit=1)[0].strip()
-
-
-def is_told(gate: Gate) -> bool:
-    """Whether people are told of a gate: one of the user's, or one that is always on and failed."""
-    return not gate.passed or gate.gate not in STANDING
 
 
 def check_gates(gates: Iterable[ParsedGate], evaluation: Evaluation) -> tuple[Gate, ...]:

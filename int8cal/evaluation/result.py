@@ -17,6 +17,7 @@ from int8cal.evaluation.result_parts import (
     Count,
     DecisionFigure,
     Fastest,
+    Gate,
     GroupMetrics,
     Interval,
     Number,
@@ -263,20 +264,6 @@ class Optimization:
 
 
 @dataclass(frozen=True)
-class Gate:
-    """One gate as the user wrote it, the value it was held against, its 95 % interval, and the verdict.
-
-    Without a value it is not passed; `why` says why a gate fails whose figure would hold.
-    """
-
-    gate: str
-    value: Number | None
-    passed: StrictBool
-    ci95: Interval | None = field(default=None, metadata=LEFT_OUT)
-    why: str = field(default="", metadata=LEFT_OUT)
-
-
-@dataclass(frozen=True)
 class MixedLayer:
     """A layer that a budget could have left out of int8.
 
@@ -490,11 +477,11 @@ class Report:
 
     def __repr__(self) -> str:
         figures = "".join(f", {name}={value}" for name, (value, _) in short_figures(self.evaluation).items())
-        failed = sum(not each.passed for each in self.gates)
-        told = f"{figures}, gates={len(self.gates)}, failed={failed}, warnings={len(self.warnings)}"
+        gates = [each.passed for each in self.gates if each.is_told]
+        told = f"{figures}, gates={len(gates)}, failed={gates.count(False)}, warnings={len(self.warnings)}"
         return f"Report(model={self.model.get('name')!r}, samples={self.evaluation.samples}{told})"
 
     def _repr_html_(self) -> str:
         rows = {name: f"{value} ({unit})" for name, (value, unit) in short_figures(self.evaluation).items()}
-        rows |= {each.gate: "passed" if each.passed else "failed" for each in self.gates}
+        rows |= {each.gate: "passed" if each.passed else "failed" for each in self.gates if each.is_told}
         return html_table(rows | {"warnings": "; ".join(self.warnings)})

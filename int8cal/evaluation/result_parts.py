@@ -6,7 +6,7 @@ import html
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated, Any
 
-from pydantic import BeforeValidator, PlainValidator
+from pydantic import BeforeValidator, PlainValidator, StrictBool
 from pydantic_core import PydanticCustomError
 
 if TYPE_CHECKING:
@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 # The runtime that always runs, and what all of them are called.
 FIRST = "onnxruntime"
 TITLES = {FIRST: "onnxruntime", "openvino": "OpenVINO"}
+# Gates that hold for every evaluation, unless the user has one on the figure, or switches it off by name.
+STANDING = ("outputs.dead<=0",)
 # Metadata of fields that report.json has only where they are not their default.
 LEFT_OUT = {"left out": True}
 
@@ -105,6 +107,25 @@ class DecisionFigure:
     ci95: Interval | None
     samples: Count
     how: str
+
+
+@dataclass(frozen=True)
+class Gate:
+    """One gate as the user wrote it, the value it was held against, its 95 % interval, and the verdict.
+
+    Without a value it is not passed; `why` says why a gate fails whose figure would hold.
+    """
+
+    gate: str
+    value: Number | None
+    passed: StrictBool
+    ci95: Interval | None = field(default=None, metadata=LEFT_OUT)
+    why: str = field(default="", metadata=LEFT_OUT)
+
+    @property
+    def is_told(self) -> bool:
+        """Whether people are told of it: one of the user's, or one that is always on and failed."""
+        return not self.passed or self.gate not in STANDING
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,8 @@ from int8cal.report.reading import for_another_runtime, own_metric
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from int8cal.evaluation.result import Gate, LayerMetrics
+    from int8cal.evaluation.result import LayerMetrics
+    from int8cal.evaluation.result_parts import Gate
     from int8cal.report.document import Document
 
 _NAMED = 3  # layers and nodes in one line

@@ -21,7 +21,7 @@ from int8cal.report.screen import PIPE
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from int8cal.evaluation.result import Gate
+    from int8cal.evaluation.result_parts import Gate
     from int8cal.report.comparison import Comparison, FigureChange
     from int8cal.report.screen import Screen
 

@@ -24,7 +24,6 @@ from int8cal.evaluation.gates import figure_named
 from int8cal.evaluation.measured import how_measured
 from int8cal.evaluation.result import (
     Fusion,
-    Gate,
     Latency,
     LayerMetrics,
     Measurements,
@@ -35,7 +34,7 @@ from int8cal.evaluation.result import (
     OutputMetrics,
     Saturation,
 )
-from int8cal.evaluation.result_parts import FIRST, Count, Fastest, Number, RuntimeAgreement
+from int8cal.evaluation.result_parts import FIRST, Count, Fastest, Gate, Number, RuntimeAgreement
 from int8cal.evaluation.weak_families import FamilyFinding  # noqa: TC001 - pydantic reads the fields of Document
 
 if TYPE_CHECKING:

@@ -13,9 +13,11 @@ from pydantic import StrictBool, TypeAdapter, ValidationError
 
 from int8cal.data.shards import told_missing
 from int8cal.errors import ConfigError, printable
-from int8cal.evaluation.gates import is_told
-from int8cal.evaluation.result import Gate  # noqa: TC001 - likewise
-from int8cal.evaluation.result_parts import Count, Number  # noqa: TC001 - pydantic reads the annotations
+from int8cal.evaluation.result_parts import (  # noqa: TC001 - pydantic reads the annotations
+    Count,
+    Gate,
+    Number,
+)
 from int8cal.numerics.loglinear import linear_histogram
 from int8cal.phrases import counted
 from int8cal.report import wording
@@ -270,7 +272,7 @@ def _speedup(figures: Mapping[str, float | None]) -> str:
 
 def gates_passed(gates: Sequence[Gate]) -> str:
     """Say how many of a job's gates hold; "" where it has none to tell of."""
-    verdicts = [gate.passed for gate in gates if is_told(gate)]
+    verdicts = [gate.passed for gate in gates if gate.is_told]
     return f"{sum(verdicts)} of {len(verdicts)} passed" if verdicts else ""
 
 

@@ -10,7 +10,7 @@ from int8cal.evaluation.gates import ParsedGate, parse_gate
 from int8cal.report.reading import own_metric
 
 if TYPE_CHECKING:
-    from int8cal.evaluation.result import Gate
+    from int8cal.evaluation.result_parts import Gate
     from int8cal.report.document import Document
 
     Meaning = ParsedGate | str

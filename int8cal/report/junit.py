@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from int8cal.errors import Int8calError
-from int8cal.evaluation.gates import STANDING, is_told
+from int8cal.evaluation.result_parts import STANDING
 from int8cal.report.advice import advice
 from int8cal.report.document import document_of
 from int8cal.report.reading import gate_value
@@ -21,7 +21,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
     from pathlib import Path
 
-    from int8cal.evaluation.result import Gate, Report
+    from int8cal.evaluation.result import Report
+    from int8cal.evaluation.result_parts import Gate
 
     Outcome = Literal["passed", "failure", "error", "skipped"]
 
@@ -106,7 +107,7 @@ def cases_of_findings(report: Report) -> tuple[Case, ...]:
 def cases_of_gates(gates: Sequence[Gate], values: Sequence[str]) -> tuple[Case, ...]:
     """Make a case of every gate that reports tell of; `values` say what each was held against."""
     judged = zip(gates, values, strict=True)
-    return tuple(gate_case(gate.gate, value, passed=gate.passed) for gate, value in judged if is_told(gate))
+    return tuple(gate_case(gate.gate, value, passed=gate.passed) for gate, value in judged if gate.is_told)
 
 
 def gate_case(gate: str, value: str, *, passed: bool, noun: str = "value") -> Case:

@@ -52,7 +52,8 @@ from int8cal.report.tables import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-    from int8cal.evaluation.result import Gate, LayerMetrics, Report
+    from int8cal.evaluation.result import LayerMetrics, Report
+    from int8cal.evaluation.result_parts import Gate
     from int8cal.report.document import Document
     from int8cal.report.reading import Headline, Phrase
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Literal
 
 from int8cal.errors import printable
 from int8cal.evaluation.figures import FIGURES, OUTPUT, figure_of, interval_of
-from int8cal.evaluation.gates import figure_named, is_told
+from int8cal.evaluation.gates import figure_named
 from int8cal.evaluation.result import NOT_QUANTIZED
 from int8cal.evaluation.result_parts import TITLES, ends
 from int8cal.phrases import counted
@@ -16,8 +16,8 @@ from int8cal.report import wording
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from int8cal.evaluation.result import Drop, Gate, Latency
-    from int8cal.evaluation.result_parts import Interval
+    from int8cal.evaluation.result import Drop, Latency
+    from int8cal.evaluation.result_parts import Gate, Interval
     from int8cal.report.document import Document
 
 NOTHING = "every output is zero on every sample, in both models: this says nothing about the int8 model"
@@ -180,7 +180,7 @@ def faults(document: Document) -> list[str]:
 
 def told_gates(document: Document) -> list[tuple[int, Gate]]:
     """Return the gates to show, by place."""
-    return [(at, gate) for at, gate in enumerate(document.gates) if is_told(gate)]
+    return [(at, gate) for at, gate in enumerate(document.gates) if gate.is_told]
 
 
 def verdict(document: Document, *, complete: bool = True) -> tuple[Phrase, ...]:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from int8cal.errors import ConfigError
 from int8cal.evaluation.figures import DECISIONS, FIGURES, OUTPUT, OWN, figure_name
 from int8cal.evaluation.gates import ParsedGate, hold, nearest, parse_gate
-from int8cal.evaluation.result import Gate
+from int8cal.evaluation.result_parts import Gate
 from int8cal.report.comparison import held, metric_of_both, of_another_float_model, value_in
 from int8cal.report.reading import guessed_in, timed_elsewhere
 

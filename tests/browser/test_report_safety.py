@@ -6,7 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from int8cal.evaluation.result import FloatNode, Gate, OutputMetrics
+from int8cal.evaluation.result import FloatNode, OutputMetrics
+from int8cal.evaluation.result_parts import Gate
 from int8cal.report.html import report_to_html
 
 pytestmark = pytest.mark.browser

@@ -24,7 +24,8 @@ sys.path.append(str(Path(__file__).parent))
 
 from forking import Forks
 
-from int8cal.evaluation.result import Drop, Evaluation, Gate, Latency, Metrics, Report, Saturation, Size
+from int8cal.evaluation.result import Drop, Evaluation, Latency, Metrics, Report, Saturation, Size
+from int8cal.evaluation.result_parts import Gate
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

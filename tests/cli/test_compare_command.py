@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from int8cal.evaluation.result import Drop, Gate, UserMetric
+from int8cal.evaluation.result import Drop, UserMetric
+from int8cal.evaluation.result_parts import Gate
 from int8cal.report.document import report_to_json
 
 

@@ -33,7 +33,8 @@ if TYPE_CHECKING:
     from int8cal.calibration.engines.local import Collected
     from int8cal.calibration.engines.ray import Cluster
     from int8cal.evaluation.gates import ParsedGate
-    from int8cal.evaluation.result import Gate, Metrics
+    from int8cal.evaluation.result import Metrics
+    from int8cal.evaluation.result_parts import Gate
     from int8cal.graph.plan import Plan
     from int8cal.graph.prepare import Prepared
     from int8cal.job import Job

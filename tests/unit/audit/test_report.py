@@ -10,7 +10,8 @@ from int8cal.audit.audit import Audit, AuditedLayer, Repaired
 from int8cal.audit.on_data import LayerOnData, OnData, RuntimeOnData
 from int8cal.audit.repair import Repair
 from int8cal.audit.report import audit_lines, audit_to_json
-from int8cal.evaluation.result import Fusion, Gate
+from int8cal.evaluation.result import Fusion
+from int8cal.evaluation.result_parts import Gate
 from int8cal.report.screen import Screen
 
 FLOAT = layer_saturation("rnn\x1b", "LSTM", verdict="float", why="computes in float")

@@ -2,7 +2,7 @@ from pathlib import Path
 
 from int8cal.batch.jobs import JobResult
 from int8cal.batch.summary import junit_suite
-from int8cal.evaluation.result import Gate
+from int8cal.evaluation.result_parts import Gate
 
 
 def outcomes(result, gates=()):

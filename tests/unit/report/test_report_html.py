@@ -12,7 +12,8 @@ from html.parser import HTMLParser
 import pytest
 
 from int8cal.data.checks import Finding
-from int8cal.evaluation.result import FloatNode, Gate, Latency, LayerScales, OutputMetrics
+from int8cal.evaluation.result import FloatNode, Latency, LayerScales, OutputMetrics
+from int8cal.evaluation.result_parts import Gate
 from int8cal.numerics.metrics import EXACT_DB
 from int8cal.quantization.table import WeightEntry
 from int8cal.report.document import document_of

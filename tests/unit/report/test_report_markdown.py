@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from int8cal.evaluation.result import FloatNode, Gate, LayerMetrics
+from int8cal.evaluation.result import FloatNode, LayerMetrics
+from int8cal.evaluation.result_parts import Gate
 from int8cal.report.markdown import (
     LIMIT,
     MARKER,

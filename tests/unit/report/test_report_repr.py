@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from int8cal.evaluation.result import Gate
+from int8cal.evaluation.result_parts import Gate
 
 
 def test_a_report_prints_as_a_line_of_figures(report):
@@ -21,6 +21,14 @@ def test_a_notebook_shows_figures_with_units_gates_and_warnings_as_text(report):
     assert "<th>top1.drop&lt;=1</th><td>failed</td>" in table
     assert "&lt;b&gt;few samples&lt;/b&gt;" in table
     assert "warnings" not in replace(report, warnings=())._repr_html_()
+
+
+def test_a_gate_that_is_always_on_is_counted_where_it_fails(report):
+    for passed, told in ((True, "gates=1, failed=0"), (False, "gates=2, failed=1")):
+        gates = (Gate("cosine>=0.9", 1.0, passed=True), Gate("outputs.dead<=0", 0.0, passed=passed))
+        judged = replace(report, gates=gates)
+        assert told in repr(judged)
+        assert ("outputs.dead" in judged._repr_html_()) is not passed
 
 
 def test_a_report_without_figures_prints_too(empty_report):

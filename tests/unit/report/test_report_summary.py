@@ -6,7 +6,8 @@ import pytest
 
 from int8cal.data.checks import Finding
 from int8cal.evaluation.fusion import WEIGHT_ONLY
-from int8cal.evaluation.result import NOT_QUANTIZED, Drop, FloatNode, Fusion, Gate, Latency, Saturation, Size
+from int8cal.evaluation.result import NOT_QUANTIZED, Drop, FloatNode, Fusion, Latency, Saturation, Size
+from int8cal.evaluation.result_parts import Gate
 from int8cal.report.document import document_of
 from int8cal.report.html import report_to_html
 from int8cal.report.markdown import report_to_markdown
