@@ -24,7 +24,7 @@ from int8cal.evaluation.recalled import KnownOutputs, Recalled, recalling
 from int8cal.evaluation.result import Evaluation, Fusion, LayerMetrics, Metrics, Saturation, Size, UserMetric
 from int8cal.evaluation.result_parts import FIRST, ends
 from int8cal.evaluation.runtimes import SecondRuntime, further, saturated_here, unasked
-from int8cal.evaluation.speed import Speed, measure_speed
+from int8cal.evaluation.speed import Speed, measure_speed, what_is_too_large
 from int8cal.evaluation.weak_families import FamilyFinding, weak_families
 from int8cal.graph.index import attribute, walk
 from int8cal.graph.load import load_model, model_files
@@ -179,9 +179,7 @@ def evaluate_pair(
                 (make_feed(signatures[0], kept[:1]), make_feed(signatures[1], [*feeds_for(models[1], kept[:1])])),
                 asked=others,
                 unasked=unasked(runtimes, latency=True, target=target, providers=providers),
-                size=model_bytes(reference.given),
-                nodes=len(models[1].graph.node),
-                inputs=max((len(node.input) for node in models[1].graph.node), default=0),
+                too_large=what_is_too_large(model_bytes(reference.given), models[1]),
                 rows=(batch_size(signatures[0]), batch_size(signatures[1])),
                 providers=providers,
                 threads=every,

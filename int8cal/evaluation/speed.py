@@ -64,9 +64,7 @@ def measure_speed(
     *,
     asked: Sequence[SecondRuntime],
     unasked: Sequence[str],
-    size: int,
-    nodes: int,
-    inputs: int,
+    too_large: str,
     rows: tuple[int, int],
     providers: Sequence[str],
     threads: int,
@@ -78,8 +76,7 @@ def measure_speed(
         feeds: One for each, of the same sample.
         asked: Further runtimes, each with its session of the int8 model.
         unasked: Names of further runtimes, see `runtimes.unasked`.
-        size, nodes, inputs: Bytes of the FP32 model, nodes of the int8 model and inputs of the one with most, which
-            decide whether a runtime is measured unasked.
+        too_large: Why the models are too large for a runtime that was not asked for, see `what_is_too_large`.
         rows: Samples in each feed.
         providers: Execution providers of onnxruntime.
         threads: Of each runtime; 0 for all CPUs.
@@ -99,9 +96,10 @@ def measure_speed(
             found.reasons[f"runtimes.{each.name}.latency_ms"] = f"the FP32 model: {error.what}"
     for name in unasked:
         try:
-            sessions[name] = _open_unasked(
-                name, models, feeds, sessions[FIRST][1], size=size, nodes=nodes, inputs=inputs, threads=threads
-            )
+            if too_large:
+                what = f"{TITLES[name]} is not timed unasked, since {too_large}"
+                raise ModelError(what, do=f"--runtime {name} measures it")
+            sessions[name] = _open_unasked(name, models, feeds, sessions[FIRST][1], threads=threads)
         except Exception as error:  # noqa: BLE001 - nobody asked for it, so it ends nothing
             found.latencies[name] = None
             found.reasons[f"latencies_ms.{name}"] = _why(name, error)
@@ -114,38 +112,37 @@ def measure_speed(
     return found
 
 
+def what_is_too_large(size: int, int8: onnx.ModelProto) -> str:
+    """Say what keeps models from being opened again unasked, "" where nothing does; the FP32 one has `size` bytes."""
+    nodes = int8.graph.node
+    inputs = max((len(node.input) for node in nodes), default=0)
+    limits = (
+        (size > _LARGEST, f"the model has {size / 1e6:.0f} MB"),
+        (len(nodes) > _MOST_NODES, f"the int8 model has {len(nodes):,} nodes"),
+        (inputs > _MOST_INPUTS, f"a node of the int8 model has {inputs:,} inputs"),
+    )
+    return next((text for over, text in limits if over), "")
+
+
 def _open_unasked(
     name: str,
     models: tuple[GivenModel, GivenModel],
     feeds: tuple[Arrays, Arrays],
     here: Runs,
     *,
-    size: int,
-    nodes: int,
-    inputs: int,
     threads: int,
 ) -> tuple[Runs, Runs]:
     """Open both models in a runtime and run each once.
 
     Args:
         name: Of the runtime.
-        models, feeds, size, nodes, inputs, threads: As for `measure_speed`.
+        models, feeds, threads: As for `measure_speed`.
         here: The int8 model in onnxruntime.
 
     Raises:
-        ModelError: A model is too large to be opened again unasked, crashes the runtime, or gives other outputs than
-            in onnxruntime.
+        ModelError: A model crashes the runtime, or gives other outputs than in onnxruntime.
         Exception: Of the runtime: of its import, of a model that it cannot load, of a kernel that failed.
     """
-    limits = (
-        (size > _LARGEST, f"the model has {size / 1e6:.0f} MB"),
-        (nodes > _MOST_NODES, f"the int8 model has {nodes:,} nodes"),
-        (inputs > _MOST_INPUTS, f"a node of the int8 model has {inputs:,} inputs"),
-    )
-    much = next((text for over, text in limits if over), "")
-    if much:
-        what = f"{TITLES[name]} is not timed unasked, since {much}"
-        raise ModelError(what, do=f"--runtime {name} measures it")
     crash = find_crash(OTHERS[name], models, feeds, threads=threads)
     if crash is not None:
         at, how = crash
