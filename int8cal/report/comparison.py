@@ -50,8 +50,7 @@ _SHOWN = (
     "saturation.unsafe_channels",
     "fusion.float",
 )
-# A change below these is shown as 0 in its unit, and is none; of other units below this share of the old value.
-_LEAST_SHOWN = {"dB": 5e-3, "similarity": 5e-7, "fraction of 1": 5e-5, "percentage points": 5e-3}
+# Of units without fixed decimals: a change below this share of the old value is none.
 _LEAST_SHARE = 5e-5
 # From here on the error is no more than float32 rounding.
 ROUNDING_DB = 120.0
@@ -206,7 +205,8 @@ def figure_change(name: str, old: Document, new: Document) -> FigureChange:
     if pairs[0][0] != first or pairs[1][0] != second:  # held: the interval is around another value
         better, worse = (better[0], None), (worse[0], None)
     worse_by = better[0] - worse[0]
-    least = _LEAST_SHOWN.get(figure_of(name).unit, _LEAST_SHARE * abs(first))
+    decimals = wording.DECIMALS.get(figure_of(name).unit)
+    least = _LEAST_SHARE * abs(first) if decimals is None else 0.5 * 10.0**-decimals  # which is shown as 0
     interval = difference_interval(*better, *worse)
     return FigureChange(name, first, second, worse_by if abs(worse_by) > least else 0.0, interval)
 

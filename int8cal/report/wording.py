@@ -13,18 +13,20 @@ if TYPE_CHECKING:
 
 NOT_MEASURED = "not measured"
 EXACT = "exact"
+# Decimals of the units whose values have as many whatever their size.
+DECIMALS = {"dB": 2, "similarity": 6, "fraction of 1": 4, "percentage points": 2}
 
 
 def decibel(value: float | None) -> str:
     """Show a signal-to-noise ratio in dB; only what is equal to the last bit is called exact."""
     if value is None:
         return NOT_MEASURED
-    return EXACT if value >= EXACT_DB else f"{value:.2f} dB"
+    return EXACT if value >= EXACT_DB else f"{value:.{DECIMALS['dB']}f} dB"
 
 
 def cosine(value: float | None) -> str:
-    """Show a cosine similarity; six digits, since good ones differ from 1 late."""
-    return NOT_MEASURED if value is None else f"{value:.6f}"
+    """Show a cosine similarity; good ones differ from 1 late."""
+    return NOT_MEASURED if value is None else f"{value:.{DECIMALS['similarity']}f}"
 
 
 def plain(value: float | None) -> str:
@@ -33,8 +35,8 @@ def plain(value: float | None) -> str:
 
 
 def fraction(value: float | None) -> str:
-    """Show a fraction of 1 as files and gates have it, four decimals."""
-    return NOT_MEASURED if value is None else f"{value:.4f}"
+    """Show a fraction of 1 as files and gates have it."""
+    return NOT_MEASURED if value is None else f"{value:.{DECIMALS['fraction of 1']}f}"
 
 
 def small_fraction(value: float | None) -> str:
@@ -153,5 +155,4 @@ def aligned(rows: list[tuple[str, str]]) -> list[str]:
 
 
 def _signless_zero(value: float) -> str:
-    text = f"{value:.2f}"
-    return "0.00" if text == "-0.00" else text
+    return f"{value:z.{DECIMALS['percentage points']}f}"
