@@ -257,11 +257,7 @@ def _sqnr(before: Float64, after: Array) -> float | None:
 
 
 class _Editor:
-    """A model that is changed in place: only what is asked for, everything else keeps its bytes.
-
-    Args:
-        model: The model.
-    """
+    """A model that is changed in place: only what is asked for, everything else keeps its bytes."""
 
     def __init__(self, model: onnx.ModelProto) -> None:
         index = Index(model)

@@ -29,9 +29,6 @@ _Cells = tuple[str, ...]
 def audit_to_json(audit: Audit) -> str:
     """Write an audit as JSON.
 
-    Args:
-        audit: Any audit.
-
     Returns:
         {"format", "version", "model", "target", "layers": [{"node", "op_type", "weight", "verdict", "why", "channels",
         "unsafe_channels", "unsafe_pairs", "worst_sum", "codes", "accumulator", "on_data"}], "totals": the figures that
@@ -90,10 +87,6 @@ def _totals_of(audit: Audit) -> dict[str, float | None]:
 
 def audit_lines(audit: Audit, screen: Screen = PIPE) -> list[str]:
     """Show an audit in a terminal.
-
-    Args:
-        audit: Any audit.
-        screen: Where.
 
     Returns:
         A table of the layers that multiply integers, in graph order, then totals, what stays in float, what the data

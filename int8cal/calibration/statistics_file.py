@@ -359,12 +359,7 @@ def _are_apart(first: frozenset[Shard], second: frozenset[Shard]) -> bool:
 
 
 def _counted_within(inputs: Sequence[Path], several: Sequence[frozenset[Shard]]) -> list[str]:
-    """Say which shards' samples are counted in a file of no shard, such as the sum of all of them.
-
-    Args:
-        inputs: The files.
-        several: The shards of each.
-    """
+    """Say which shards' samples are counted in a file of no shard, such as the sum of all of them."""
     if not any(several):
         return []
     found = []

@@ -79,11 +79,7 @@ class ProgressLine:
 
 @contextlib.contextmanager
 def shown_progress(*, quiet: bool) -> Iterator[ProgressLine | None]:
-    """Show on stderr what runs in a block.
-
-    Args:
-        quiet: Show nothing.
-    """
+    """Show on stderr what runs in a block."""
     if quiet:
         yield None
         return

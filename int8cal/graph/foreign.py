@@ -49,11 +49,7 @@ class ForeignFormat:
 
 
 def foreign_format(path: Path) -> ForeignFormat | None:
-    """Tell what a file is that is no ONNX model; None where its bytes do not say, and for .npz archives.
-
-    Args:
-        path: A readable file.
-    """
+    """Tell what a file is that is no ONNX model; None where its bytes do not say, and for .npz archives."""
     with path.open("rb") as stream:
         start = stream.read(_READ)
     if not start:

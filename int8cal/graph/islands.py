@@ -40,10 +40,6 @@ def find_islands(index: Index, plan: Plan) -> tuple[Island, ...]:
     """Divide the layers of a plan into islands.
 
     What a MatMul or Gemm writes exists as float, so that it may be the shore of two islands.
-
-    Args:
-        index: Of the prepared model.
-        plan: Its plan.
     """
     touched: dict[str, list[str]] = {}  # by group, the nodes that write or read its codes
     for each in plan.tensors:

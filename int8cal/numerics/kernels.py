@@ -49,10 +49,6 @@ def untouched_zeros(shape: tuple[int, ...], dtype: npt.DTypeLike) -> Array:
 
     numpy.zeros does not do: for 4 MiB and more it asks for huge pages, and one counter then costs 2 MiB.
 
-    Args:
-        shape: Of the array.
-        dtype: Of its elements.
-
     Returns:
         A writable array; its memory is given back when the array goes.
     """

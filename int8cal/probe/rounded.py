@@ -86,9 +86,6 @@ class ErrorNodes:
     Beside each layer stand copies of it: one reads the dequantized codes of the same input, one has the dequantized
     codes of the weights. The difference between copy and layer is the error.
 
-    Args:
-        index: Of the model.
-
     Attributes:
         added, constants: The nodes in order, and their initializers.
         outputs: The tensor with the error of each source, where it enters: behind the layer and before its activation,

@@ -184,9 +184,6 @@ def _passed_slot(node: onnx.NodeProto, constants: frozenset[str]) -> int | None:
 def score_points(model: onnx.ModelProto) -> tuple[ScorePoint, ...]:
     """Find where a model is scored.
 
-    Args:
-        model: A prepared model.
-
     Returns:
         Points in float tensors that depend on the model's inputs, in the order in which the outputs lead to them; no
         two of one name. An output that only passes an input on has none.
@@ -226,9 +223,6 @@ def score_points(model: onnx.ModelProto) -> tuple[ScorePoint, ...]:
 
 def loose_outputs(model: onnx.ModelProto) -> frozenset[str]:
     """Return the outputs whose shape may be another one in another model of the same graph, on the same inputs.
-
-    Args:
-        model: A float model.
 
     Returns:
         Names of outputs behind a selection (NonMaxSuppression), a Loop, or a node that reads integers or conditions

@@ -85,9 +85,6 @@ class Stages:
     def clean_run(self, feed: Arrays) -> tuple[RunValues, Arrays]:
         """Run a feed without errors.
 
-        Args:
-            feed: Of the model.
-
         Returns:
             Its tensors, and the ends.
 

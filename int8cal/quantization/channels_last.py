@@ -57,11 +57,7 @@ def with_channels_last(model: onnx.ModelProto) -> onnx.ModelProto:
 
 
 class _Layouts:
-    """Where channels are in each tensor of codes, as far as the runtime's way of moving Transposes decides it.
-
-    Args:
-        index: Of the QDQ model.
-    """
+    """Where channels are in each tensor of codes, as far as the runtime's way of moving Transposes decides it."""
 
     def __init__(self, index: Index) -> None:
         self._index = index

@@ -91,10 +91,6 @@ def _write_step(built: Builder, copy: onnx.NodeProto, step: AffineStep, before: 
 def average_as_convolution(index: Index, node: onnx.NodeProto) -> dict[str, Any] | None:
     """Return the attributes of the depthwise convolution that an AveragePool is, times its taps.
 
-    Args:
-        index: Of the float model.
-        node: An AveragePool.
-
     Returns:
         None where its channels are not known, where windows at a border may have fewer taps than others, or where they
         have very many.

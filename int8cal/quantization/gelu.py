@@ -58,10 +58,6 @@ def find_gelus(index: Index, plan: Plan) -> Gelus:
 
     Must not take one of which a tensor in between gets codes, is given out or read elsewhere, nor one of floats that
     the runtime joins by itself.
-
-    Args:
-        index: Of the float model.
-        plan: Its plan.
     """
     opset = opset_of(index.model, 0)
     inputs: dict[str, str] = {}

@@ -231,13 +231,7 @@ def _codes(
 
 
 def layer_weights(index: Index, layer: Layer, draft: Draft) -> LayerWeights:
-    """Lay out a layer's weights, and say what their codes must keep to.
-
-    Args:
-        index: Of the draft's model.
-        layer: The layer.
-        draft: As in `quantize_layers`.
-    """
+    """Lay out a layer's weights, and say what their codes must keep to."""
     given = weight = index.constant(layer.weight).astype(np.float32)
     if layer.node in draft.copies:
         weight = with_copies(weight, draft.copies[layer.node], layer.reduction)

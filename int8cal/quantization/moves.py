@@ -19,12 +19,7 @@ MOVES = frozenset({"MaxPool", "Reshape", "Slice", "Squeeze", "Transpose", "Unsqu
 
 
 def moves_into_bodies(index: Index, plan: Plan) -> frozenset[str]:
-    """Name the float nodes that move values which a body reads, at once or behind other such nodes.
-
-    Args:
-        index: Of the float model.
-        plan: Its plan.
-    """
+    """Name the float nodes that move values which a body reads, at once or behind other such nodes."""
     found: set[str] = set()
     moved: set[str] = set()
     for node in reversed(index.graph.node):

@@ -19,12 +19,7 @@ _NORMS = frozenset({"LayerNormalization", "ReduceMean"})
 
 
 def adds_before_norms(index: Index, plan: Plan) -> frozenset[str]:
-    """Name the float Adds of two tensors that a norm reads.
-
-    Args:
-        index: Of the float model.
-        plan: Its plan.
-    """
+    """Name the float Adds of two tensors that a norm reads."""
     return frozenset(
         node.name
         for node in index.graph.node

@@ -30,12 +30,7 @@ _PASSING = frozenset(
 
 
 def pools_before_codes(index: Index, plan: Plan) -> frozenset[str]:
-    """Name the MaxPools of a float model that must stay in front of the Q behind them.
-
-    Args:
-        index: Of the float model.
-        plan: Its plan.
-    """
+    """Name the MaxPools of a float model that must stay in front of the Q behind them."""
     found = set()
     channels_last: set[str] = set()
     for node in index.graph.node:

@@ -27,10 +27,6 @@ if TYPE_CHECKING:
 def last_of_prelu(index: Index, node: onnx.NodeProto) -> Literal["Max", "Min", "Add", ""]:
     """Say how a PRelu is written.
 
-    Args:
-        index: Of the float model.
-        node: Any node.
-
     Returns:
         Max of x and slope * x where no slope is above 1, Min where none is below. Add of max(x, 0) and
         slope * (x - max(x, 0)) elsewhere; one of both terms is 0. "" where it is no PRelu of constant float32 slopes.

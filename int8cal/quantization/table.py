@@ -336,13 +336,7 @@ class CalibrationTable:
 
 
 def blank_table(job: Job, prepared: Prepared, statistics: Statistics) -> CalibrationTable:
-    """Start the table of a job: everything but numbers.
-
-    Args:
-        job: Its settings.
-        prepared: The prepared model.
-        statistics: What it is made from.
-    """
+    """Start the table of a job: everything but numbers."""
     data: TableData = {"fingerprint": f"{statistics.fingerprint:032x}", "samples": statistics.samples}
     if statistics.padding:
         data["padding"] = record(statistics.padding)

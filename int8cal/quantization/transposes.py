@@ -28,10 +28,6 @@ def kept_from_codes(index: Index, plan: Plan) -> frozenset[str]:
     """Name the Reshapes that need a Flatten in front, so that a float Transpose of pairs beside them stays in float.
 
     Must name none whose shape copies a size of its input, nor any beside Transposes that codes cannot reach.
-
-    Args:
-        index: Of the float model.
-        plan: Its plan.
     """
     pairs = [
         node

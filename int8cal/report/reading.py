@@ -308,10 +308,6 @@ def guessed_in(old: Document, new: Document) -> list[str]:
 def surely_told(speedup: Headline, latency: Latency | None) -> Headline:
     """Tell a speedup no more surely than it was measured, where there is no room for an interval with every figure.
 
-    Args:
-        speedup: As `headlines` has it.
-        latency: What it is of.
-
     Returns:
         It as it is; with its interval where that holds 1 or is wide; in place of a figure that says nothing, that.
     """

@@ -37,10 +37,6 @@ def fold_affine(index: Index, names: Names) -> Iterator[Rewrite]:
 
     Must not fold a step whose shift the next one takes back, whose input has other readers or is given out, or whose
     constant varies along two axes. See `Absorber` for what a step can go into.
-
-    Args:
-        index: Of the graph.
-        names: Of the model.
     """
     absorber = Absorber(index, names)
     for node in index.graph.node:
@@ -83,10 +79,6 @@ class Absorber:
     """Finds the rewrite that makes a tensor come out changed.
 
     Must not change a tensor that anything else reads, or that the model gives out.
-
-    Args:
-        index: Of the graph.
-        names: Of the model.
     """
 
     def __init__(self, index: Index, names: Names) -> None:

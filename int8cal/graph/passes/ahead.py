@@ -34,10 +34,6 @@ def factors_ahead(index: Index, names: Names) -> Iterator[Rewrite]:
 
     Must not touch what is given out, or read inside a body; a product of two tensors that both have the factor; weights
     that several layers share.
-
-    Args:
-        index: Of the graph.
-        names: Of the model.
     """
     for node in index.graph.node:
         step = scaled(index, node)
@@ -57,13 +53,7 @@ def _is_gated(index: Index, tensor: str) -> bool:
 
 
 class _Ahead:
-    """Takes one factor out of its place and into the layers behind it.
-
-    Args:
-        index: Of the graph.
-        names: Of the model.
-        step: The factor.
-    """
+    """Takes one factor out of its place and into the layers behind it."""
 
     def __init__(self, index: Index, names: Names, step: AffineStep) -> None:
         self._index, self._names, self._step = index, names, step

@@ -37,10 +37,6 @@ def fold_clips(index: Index, names: Names) -> Iterator[Rewrite]:
 
     Must not touch bounds that are not constant or not single float32 values; Max and Min that widen their input; a
     first clip whose result is read by others or given out; two clips whose ranges do not overlap.
-
-    Args:
-        index: Of the graph.
-        names: Of the model.
     """
     ranges = value_ranges(index)
     for node in index.graph.node:
@@ -61,10 +57,6 @@ def clips_before_moves(index: Index, names: Names) -> Iterator[Rewrite]:
     """Find clips that can go in front of what moves values between their layer and them.
 
     Must not touch values that anything else reads, or that are given out, on the way.
-
-    Args:
-        index: Of the graph.
-        names: Of the model.
     """
     for node in index.graph.node:
         bounded = all(not name or index.is_constant(name) for name in node.input[1:])

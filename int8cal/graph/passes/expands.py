@@ -24,10 +24,6 @@ def futile_expands(index: Index, _names: Names) -> Iterator[Rewrite]:
     """Find Expands whose readers all broadcast what they expand to the same shape.
 
     Must not touch one of which the shape is not known, dimension by dimension, to be that of the other operand.
-
-    Args:
-        index: Of the graph.
-        _names: Of the model.
     """
     for node in index.graph.node:
         if node.op_type != "Expand" or not is_standard(node):

@@ -33,10 +33,6 @@ def deep_masks(index: Index, names: Names) -> Iterator[Rewrite]:
     """Find constants that mask scores in front of a Softmax by a value whose exponential is denormal.
 
     Must not touch a constant that anything but a Softmax may see: a sum that is given out, a LogSoftmax, a comparison.
-
-    Args:
-        index: Of the graph.
-        names: Of the model.
     """
     for node in index.graph.node:
         if node.op_type not in ("Add", "Where") or not is_standard(node):

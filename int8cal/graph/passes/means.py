@@ -27,10 +27,6 @@ def pool_means(index: Index, names: Names) -> Iterator[Rewrite]:
     Squeeze-and-excite blocks and classifiers are exported so, and from TFLite as an AveragePool with one window. Must
     not touch means over other axes or axes that are computed, and tensors that are not known to be float32 of four
     dimensions.
-
-    Args:
-        index: Of the graph.
-        names: Of the model.
     """
     for node in index.graph.node:
         if is_standard(node) and node.op_type == "AveragePool" and _has_one_window(index, node):

@@ -16,11 +16,7 @@ if TYPE_CHECKING:
 
 
 def own_names(model: onnx.ModelProto) -> None:
-    """Rename tensors of inner graphs that hide one of a graph around them; must not touch names of the main graph.
-
-    Args:
-        model: Changed in place.
-    """
+    """Rename, in place, tensors of inner graphs that hide one of a graph around them; not those of the main graph."""
     # a graph, the names in each graph around it, and what became of those
     left: list[tuple[onnx.GraphProto, tuple[frozenset[str], ...], dict[str, str]]] = [(model.graph, (), {})]
     names: Names | None = None

@@ -75,10 +75,6 @@ def parallel_convolutions(index: Index, names: Names) -> Iterator[Rewrite]:
     Must not touch a branch that anything else reads, nor make a kernel larger than the largest among them. The tensor
     itself is taken in where two branches of it are: of a residual block it is not, whose weights would share a scale
     with its factor of 1.
-
-    Args:
-        index: Of the graph.
-        names: Of the model.
     """
     inner = {node.name for node in index.graph.node if _is_sum(index, node) and _is_inner(index, node)}
     for node in index.graph.node:

@@ -29,10 +29,6 @@ def shifts_behind_pools(index: Index, names: Names) -> Iterator[Rewrite]:
 
     Must not touch values that anything else reads, or that are given out; operands that differ along height and width;
     factors that are not positive; pools that tell where they found their values.
-
-    Args:
-        index: Of the graph.
-        names: Of the model.
     """
     for pool in index.graph.node:
         if pool.op_type != "MaxPool" or not is_standard(pool) or any(pool.output[1:]):

@@ -27,10 +27,6 @@ def divided_norms(index: Index, _names: Names) -> Iterator[Rewrite]:
     """Find Reciprocals of the root of a mean of squares that multiply what was squared, in front of constant factors.
 
     Must not touch one of which a tensor in between is read elsewhere or given out, nor one of another power.
-
-    Args:
-        index: Of the graph.
-        _names: Of the model.
     """
     for node in index.graph.node:
         if node.op_type != "Reciprocal" or not is_standard(node):

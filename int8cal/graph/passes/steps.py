@@ -50,10 +50,6 @@ def step_of(index: Index, node: onnx.NodeProto) -> AffineStep | None:
     Must not read one whose constant is not float32, not finite, too large, or would widen the data; one that divides by
     zero or by the data; a BatchNormalization in training mode. The data's type must be float32, its shape known where
     it matters.
-
-    Args:
-        index: Of the graph.
-        node: Any node.
     """
     if not op_of(node).step or not index.may_be_float(node.output[0]):
         return None

@@ -35,10 +35,6 @@ def hard_sigmoids(index: Index, names: Names) -> Iterator[Rewrite]:
 
     Must not touch a sum, a clipped line or a divided tensor that anything else reads or that is given out, nor
     constants of more than one value. A product that nothing divides stays.
-
-    Args:
-        index: Of the graph.
-        names: Of the model.
     """
     for clip in index.graph.node:
         line = _line(index, clip)

@@ -80,9 +80,6 @@ class Equalization(NamedValues[tuple[float, ...]]):
     def exponents_by_tensor(self, chains: Sequence[Chain]) -> dict[str, Float64]:
         """Return the exponents of every tensor that is scaled, planned or not.
 
-        Args:
-            chains: Of the prepared model.
-
         Raises:
             TableError: The record is for another model or plan.
         """
