@@ -20,13 +20,12 @@ from int8cal.data.opening import open_feeds
 from int8cal.data.shards import Shard
 from int8cal.errors import OutputError, StatisticsError, reason_of
 from int8cal.evaluating import (
-    class_count,
     data_settings,
     evaluation_settings,
     fewer_samples,
     job_origin,
-    output_names,
     padding_lines,
+    require_judgeable,
     skipped_warnings,
     versions,
 )
@@ -35,14 +34,11 @@ from int8cal.evaluation.evaluate import evaluate_pair, nothing_measured
 from int8cal.evaluation.feeding import better_fed
 from int8cal.evaluation.fusion import with_reasons
 from int8cal.evaluation.gates import (
+    all_gates,
     check_gates,
     gates_of,
     need_labels,
     never_failing,
-    require_classes,
-    require_measurable,
-    require_outputs,
-    with_standing,
 )
 from int8cal.evaluation.in_cluster import ClusterOutputs
 from int8cal.evaluation.recalled import KnownOutputs, UnlikeError
@@ -152,25 +148,18 @@ def order_of(job: Job) -> str:
 
 
 def require_writable(job: Job) -> None:
-    """Refuse a job whose gates cannot hold, or whose files would go where they must not.
+    """Refuse a job that cannot be judged, see `require_judgeable`, or whose files would go where they must not.
 
     Raises:
-        ConfigError: A gate on a figure that will not be measured, or on an output that the model does not have; two
-            gates that contradict each other; a metric that cannot be called.
-        UsageError: A runtime or provider that is not installed.
+        ConfigError, UsageError: It cannot be judged.
         OutputError: The directory exists without `overwrite`, cannot be written, or is an input.
     """
-    gates = with_standing(job.evaluation.gates, gates_of(job.evaluation))
-    require_measurable(gates, latency=job.evaluation.latency, audited=resolve(job.evaluation.providers) == (CPU,))
-    metric_of(job.evaluation.metric)
-    further(job.evaluation.runtimes)
+    require_judgeable(job)
     directory, names = files_of(job)
     require_possible(*(directory / name for name in names), checkpoint_of(job))
     require_free(directory, overwrite=_may_replace(job), directory=True)
     require_apart((directory / name for name in names), (job.model,))
     require_apart((directory,), (Path(job.data.path), Path((job.evaluation.data or job.data).path)))
-    require_outputs(gates, lambda: output_names(job.model))
-    require_classes(gates, lambda: class_count(job.model))
 
 
 @dataclass(frozen=True)
@@ -273,7 +262,7 @@ def _calibrate_into(
     planned = plan_job(job, job.model, clock)
     checkpoint = _open_checkpoint(job, planned.prepared.sha256, tell)
     # before the pass over the calibration data: nobody shall wait for bad evaluation data
-    gates = with_standing(job.evaluation.gates, gates_of(job.evaluation))
+    gates = all_gates(job.evaluation)
     data, signature, threads = job.evaluation.data or job.data, planned.prepared.signature, job.calibration.threads
     if tell is not None:
         for line in slow_warnings(job.quantization):

@@ -27,14 +27,14 @@ from int8cal.evaluation.data_checks import Findings, few_judged, opened
 from int8cal.evaluation.evaluate import evaluate_pair
 from int8cal.evaluation.feeding import better_fed, feeding_findings
 from int8cal.evaluation.gates import (
+    ParsedGate,
+    all_gates,
     check_gates,
-    gates_of,
     need_labels,
     never_failing,
     require_classes,
     require_measurable,
     require_outputs,
-    with_standing,
 )
 from int8cal.evaluation.layerwise import find_layers
 from int8cal.evaluation.mixed_rows import of_whole_rows
@@ -99,14 +99,8 @@ def evaluate_files(
     Raises:
         Int8calError: Of the station that failed.
     """
-    settings, fp32, output = job.evaluation, job.model, job.output
-    gates = with_standing(settings.gates, gates_of(settings))
-    metric = metric_of(settings.metric)
-    audited = resolve(settings.providers) == (CPU,)
-    require_measurable(gates, latency=settings.latency, audited=audited)
-    further(settings.runtimes)
-    require_outputs(gates, lambda: output_names(fp32))
-    require_classes(gates, lambda: class_count(fp32))
+    fp32, output = job.model, job.output
+    metric, gates = require_judgeable(job)
     if output.dir is not None:
         require_free(output.dir, overwrite=output.overwrite, directory=True)
     directory = nullcontext() if output.dir is None else OutputDirectory(output.dir, overwrite=output.overwrite)
@@ -396,14 +390,26 @@ def padding_lines(paddings: Iterable[Padding], *, counted: bool) -> tuple[str, .
     return tuple(str(each) for each in paddings if (each.how == "kept") == counted)
 
 
-def output_names(model: Path) -> tuple[str, ...]:
-    """Name the outputs of a model."""
-    return tuple(spec.name for spec in signature_of(load_model(model)).outputs)
+def require_judgeable(job: Job) -> tuple[Metric | None, tuple[ParsedGate, ...]]:
+    """Refuse a job that cannot be judged as it says, before any work; return its metric and gates.
+
+    Raises:
+        ConfigError: A gate on a figure that will not be measured, or on an output that the model does not have; two
+            gates that contradict each other; a metric that cannot be called.
+        UsageError: A runtime or provider that is not installed.
+    """
+    settings = job.evaluation
+    gates = all_gates(settings)
+    require_measurable(gates, latency=settings.latency, audited=resolve(settings.providers) == (CPU,))
+    metric = metric_of(settings.metric)
+    further(settings.runtimes)
+    require_outputs(gates, lambda: [spec.name for spec in signature_of(load_model(job.model)).outputs])
+    require_classes(gates, lambda: _class_count(signature_of(load_model(job.model))))
+    return metric, gates
 
 
-def class_count(model: Path) -> int | None:
+def _class_count(signature: Signature) -> int | None:
     """Count the classes of a model: the scores in its first float output; None where its shape does not tell."""
-    signature = signature_of(load_model(model))
     scores = next((spec for spec in signature.outputs if spec.dtype.kind == "f"), None)
     if scores is None or not scores.shape:
         return None

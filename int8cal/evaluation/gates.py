@@ -76,9 +76,14 @@ def with_standing(texts: Iterable[str], own: Iterable[ParsedGate]) -> tuple[Pars
     return (*own, *(gate for gate in standing if gate.name not in gone))
 
 
+def all_gates(evaluation: EvaluationSettings) -> tuple[ParsedGate, ...]:
+    """Return all gates that a job is held to, the standing ones as well."""
+    return with_standing(evaluation.gates, gates_of(evaluation))
+
+
 def gate_texts(evaluation: EvaluationSettings) -> tuple[str, ...]:
-    """Return the texts of all gates that a job is held to, the standing ones as well."""
-    return tuple(gate.text for gate in with_standing(evaluation.gates, gates_of(evaluation)))
+    """Return the texts of all gates that a job is held to."""
+    return tuple(gate.text for gate in all_gates(evaluation))
 
 
 def switched_off(texts: Iterable[str]) -> set[str]:
