@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING
 
 from int8cal.graph.embeddings import find_embeddings
 from int8cal.graph.float_convolutions import convolutions_faster_in_float
-from int8cal.graph.index import Index, walk
-from int8cal.graph.kernels import has_kernel
+from int8cal.graph.index import Index, attribute, walk
 from int8cal.graph.layers import (
     GATES,
     Layer,
@@ -21,14 +20,14 @@ from int8cal.graph.layers import (
     activated,
     are_scores,
     layer_of,
+    line_of,
     recurrent_of,
     unranged_layer_of,
 )
 from int8cal.graph.ops import OpRule, OpTable, RuleKind, data_slots, is_standard, op_of, op_table
-from int8cal.graph.passes.steps import reads_sum
+from int8cal.graph.passes.steps import channel_step, reads_sum
 from int8cal.graph.plan import Plan, QuantizedTensor, Unquantized
 from int8cal.graph.select import EXCLUDED
-from int8cal.graph.shared_scales import SharedScales
 from int8cal.protos import subgraphs
 
 if TYPE_CHECKING:
@@ -38,6 +37,8 @@ if TYPE_CHECKING:
 
     from int8cal.graph.embeddings import Embedding
     from int8cal.graph.select import Selection
+
+_VALUE, _AXES = 2, 3  # their places among the inputs of a Pad
 
 
 def make_plan(model: onnx.ModelProto | Index, selection: Selection) -> Plan:
@@ -73,7 +74,7 @@ class _Planner:
         self.integer: set[str] = set()
         self.hard: set[str] = set()  # tensors that a linear op reads
         self.written: set[str] = set()  # those that one writes, with the activation behind it
-        self.shared = SharedScales(self.index)
+        self.shared = _SharedScales(self.index)
 
     def plan(self) -> Plan:
         """Return the plan; once."""
@@ -96,7 +97,7 @@ class _Planner:
             rule = self.rules.get(node.op_type)
             if rule is None or rule.kind not in kinds or not is_standard(node) or node.name in self.taken_in:
                 continue
-            if has_kernel(self.index, node, rule, of_u8=self.selection.of_u8):
+            if _has_kernel(self.index, node, rule, of_u8=self.selection.of_u8):
                 yield node, rule
 
     def _variable(self, node: onnx.NodeProto, rule: OpRule) -> list[str]:
@@ -366,3 +367,51 @@ class _Planner:
             return True
         names = (node.output[0], *(node.input[slot] for slot in data_slots(node, rule)))
         return rule.shares_inputs and len({self.shared.root(name) for name in names}) == 1
+
+
+class _SharedScales:
+    """Sets of tensors that share one scale, each under the name of one of them, its root.
+
+    Args:
+        index: Of the graph; at first each tensor is alone.
+    """
+
+    def __init__(self, index: Index) -> None:
+        self._parents: dict[str, str] = {}
+        # roots of sets with a tensor that a Relu or Clip ends at; at first each tensor is its own
+        self._clipped = {node.output[0] for node in index.graph.node if op_of(node).clips}
+
+    def root(self, tensor: str) -> str:
+        """Name the set of a tensor."""
+        while (parent := self._parents.get(tensor, tensor)) != tensor:
+            self._parents[tensor] = self._parents.get(parent, parent)  # the next way is short
+            tensor = self._parents[tensor]
+        return tensor
+
+    def unite(self, first: str, second: str) -> None:
+        """Let the sets of two tensors be one, under the first one's root."""
+        first, second = self.root(first), self.root(second)
+        if second in self._clipped:
+            self._clipped.add(first)
+        self._parents[second] = first
+
+    def is_clipped(self, tensor: str) -> bool:
+        """Whether a Relu or Clip ends at the tensor or at one that shares its scale."""
+        return self.root(tensor) in self._clipped
+
+
+def _has_kernel(index: Index, node: onnx.NodeProto, rule: OpRule, *, of_u8: bool) -> bool:
+    """Whether a node has the integer kernel that its op's rule is about; `of_u8`: activations may be codes of uint8."""
+    if rule.for_codes and not (of_u8 and line_of(node)):
+        return False
+    if rule.per_channel and channel_step(index, node) is None:
+        return False
+    if rule.mode and attribute(node, "mode", rule.mode.encode()) != rule.mode.encode():
+        return False
+    return node.op_type != "Pad" or _adds_zeros(index, node)
+
+
+def _adds_zeros(index: Index, node: onnx.NodeProto) -> bool:
+    """Whether a Pad, of all axes, adds what every range has a code for."""
+    value, axes = (node.input[slot] if len(node.input) > slot else "" for slot in (_VALUE, _AXES))
+    return not axes and (not value or (index.is_constant(value) and not index.constant(value).any()))
