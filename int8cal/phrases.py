@@ -21,3 +21,9 @@ def counted(number: int, singular: str, plural: str = "") -> str:
 def quoted(names: Iterable[str]) -> str:
     """List names, each in quotation marks."""
     return ", ".join(f'"{name}"' for name in names)
+
+
+def some(names: Iterable[str], most: int) -> str:
+    """List so many names, and count the others: "a, b and 3 more"."""
+    every = list(names)
+    return ", ".join(every[:most]) + (f" and {len(every) - most} more" if len(every) > most else "")

@@ -8,6 +8,8 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 
+from int8cal.phrases import some
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
@@ -97,6 +99,5 @@ def told_missing(shards: frozenset[Shard]) -> str:
     absent = missing(shards)
     if not absent:
         return ""
-    some = ", ".join(str(each.number) for each in absent[:_NAMED])
-    more = f" and {len(absent) - _NAMED} more" if len(absent) > _NAMED else ""
-    return f"{len(absent)} of {absent[0].of} shards missing: {some}{more}"
+    numbers = some((str(each.number) for each in absent), _NAMED)
+    return f"{len(absent)} of {absent[0].of} shards missing: {numbers}"

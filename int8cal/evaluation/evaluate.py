@@ -32,7 +32,7 @@ from int8cal.graph.passes.float32 import CONVERTED, float32_reference, told_shar
 from int8cal.graph.random_numbers import are_alike, can_repeat, random_ops
 from int8cal.graph.signature import signature_of
 from int8cal.job import DEFAULT_TARGET
-from int8cal.phrases import counted
+from int8cal.phrases import counted, some
 from int8cal.progress import stage
 from int8cal.protos import metadata_of, weight_bytes, without_weights
 from int8cal.runtime.batching import Runs, batch_size, make_feed, run_each
@@ -258,7 +258,7 @@ def _in_training(model: onnx.ModelProto) -> tuple[str, ...]:
     found = [node.name for node in norms if attribute(node, "training_mode", 0)]
     if not found:
         return ()
-    named = f"BatchNormalization {found[0]!r}" + (f" and {len(found) - 1} more" if len(found) > 1 else "")
+    named = f"BatchNormalization {some(map(repr, found), 1)}"
     what = "outputs depend on which samples are run together, and layers around it stay float"
     return (f"{named} in training mode: {what}; export the model in evaluation mode (PyTorch: model.eval())",)
 

@@ -13,6 +13,7 @@ import numpy as np
 from int8cal.evaluation.result_parts import GroupMetrics, WorstChannel
 from int8cal.numerics.channels import ChannelSums, Levels, channel_sums
 from int8cal.numerics.metrics import ErrorSums, error_sums
+from int8cal.phrases import some
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -269,9 +270,7 @@ def poor_groups(name: str, groups: Sequence[GroupMetrics], least_db: float) -> l
     return [
         f'output "{name}" has an SQNR of {group.sqnr_db:.2f} dB in one part: {noise} ({_about(group)})'
         for group in groups
-        if group.sqnr_db is not None
-        and group.sqnr_db < least_db
-        and not (group.dead or group.saturated or group.tied or group.levels)
+        if group.sqnr_db is not None and group.sqnr_db < least_db and not group.at_fault
     ]
 
 
@@ -290,5 +289,4 @@ def _listed(channels: Sequence[int]) -> str:
             runs[-1][1] = channel
         else:
             runs.append([channel, channel])
-    shown = [f"{first}..{last}" if last > first else f"{first}" for first, last in runs[:_RUNS]]
-    return ", ".join(shown) + (f" and {len(runs) - _RUNS} more" if len(runs) > _RUNS else "")
+    return some((f"{first}..{last}" if last > first else f"{first}" for first, last in runs), _RUNS)

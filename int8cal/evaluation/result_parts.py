@@ -85,6 +85,11 @@ class GroupMetrics:
     levels: Count = field(default=0, metadata=LEFT_OUT)
     levels_of_8_bits: Count = field(default=0, metadata=LEFT_OUT)
 
+    @property
+    def at_fault(self) -> bool:
+        """Whether the int8 model has made them useless."""
+        return bool(self.dead or self.saturated or self.tied or self.levels)
+
 
 @dataclass(frozen=True, kw_only=True)
 class DecisionFigure:

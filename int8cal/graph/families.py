@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from int8cal.graph import recognize, treatments
 from int8cal.graph.scopes import scopes
+from int8cal.phrases import some
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -163,7 +164,7 @@ class Family:
         kinds: dict[str, list[str]] = {}
         for part in self.parts:
             kinds.setdefault(part.what, []).append(part.node)
-        told = [f"{_count(len(nodes))}{what} ({_names(nodes)})" for what, nodes in kinds.items()]
+        told = [f"{_count(len(nodes))}{what} ({some(nodes, _NAMED)})" for what, nodes in kinds.items()]
         figures = [part.figure for part in self.parts if part.figure]
         if self.rule.figure and figures:
             told.append(self.rule.figure.format(max(figures, key=abs)))
@@ -174,11 +175,6 @@ class Family:
 
 def _count(number: int) -> str:
     return f"{number} × " if number > 1 else ""  # noqa: RUF001 (a count)
-
-
-def _names(nodes: Sequence[str]) -> str:
-    more = f" and {len(nodes) - _NAMED} more" if len(nodes) > _NAMED else ""
-    return ", ".join(nodes[:_NAMED]) + more
 
 
 def find_families(model: onnx.ModelProto) -> tuple[Family, ...]:

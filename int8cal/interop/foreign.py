@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from int8cal.errors import TableError, reason_of
 from int8cal.numerics.affine import S8, Affine, positive_scale
-from int8cal.phrases import counted
+from int8cal.phrases import counted, some
 from int8cal.quantization.corrections import CORRECTIONS, Equalization, Uint8Input
 
 if TYPE_CHECKING:
@@ -121,9 +121,7 @@ def require_new(name: str, seen: dict[str, int], line: int, where: str) -> None:
 
 def named(names: Iterable[str]) -> str:
     """Name the first three of many, for messages."""
-    every = list(names)
-    text = ", ".join(repr(name) for name in every[:3])
-    return f"{text} and {len(every) - 3} more" if len(every) > 3 else text
+    return some(map(repr, names), 3)
 
 
 def rescaled_tensors(table: CalibrationTable) -> list[str]:

@@ -10,7 +10,7 @@ from int8cal.evaluation.figures import OUTPUT_FAULTS, TOLD_BY_NOISE
 from int8cal.evaluation.gates import figure_named, parse_gate
 from int8cal.evaluation.result_parts import ends
 from int8cal.numerics.metrics import EXACT_DB
-from int8cal.phrases import counted
+from int8cal.phrases import counted, some
 from int8cal.report import wording
 from int8cal.report.reading import for_another_runtime, own_metric
 
@@ -251,8 +251,7 @@ def _recipe(document: Document, layers: str) -> tuple[str, ...]:
 
 
 def _listed(names: list[str]) -> str:
-    shown = ", ".join(printable(name) for name in names[:_NAMED])
-    return f"{shown} and {len(names) - _NAMED} more" if len(names) > _NAMED else shown
+    return some(map(printable, names), _NAMED)
 
 
 _OF_FLOAT = "this is the FP32 model's own figure: check that data, labels and preprocessing are the model's"

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from int8cal.errors import printable
 from int8cal.evaluation.figures import figure_of
 from int8cal.evaluation.result_parts import ends
-from int8cal.phrases import counted
+from int8cal.phrases import counted, some
 from int8cal.report import wording
 from int8cal.report.comparison import held
 from int8cal.report.junit import Case, Suite, gate_case
@@ -259,8 +259,7 @@ def _of_one(found: Comparison) -> list[tuple[str, str]]:
 
 
 def _named(names: Sequence[str]) -> str:
-    shown = ", ".join(wording.shortened(name) for name in names[:5])
-    return f"{shown} and {len(names) - 5} more" if len(names) > 5 else shown
+    return some(map(wording.shortened, names), 5)
 
 
 def _passed(passed: bool | None) -> str:

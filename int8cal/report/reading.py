@@ -10,7 +10,7 @@ from int8cal.evaluation.figures import FIGURES, OUTPUT, figure_of, interval_of
 from int8cal.evaluation.gates import figure_named
 from int8cal.evaluation.result import NOT_QUANTIZED
 from int8cal.evaluation.result_parts import TITLES, ends
-from int8cal.phrases import counted
+from int8cal.phrases import counted, some
 from int8cal.report import wording
 
 if TYPE_CHECKING:
@@ -446,9 +446,7 @@ def _of_outputs(document: Document, value: float) -> str:
     worst = next((name for name in known if document.outputs[name].sqnr_db == value), "")
     told = [f"at {wording.shortened(printable(worst))}, the worst of {len(known)} outputs"] if worst else []
     if exact:
-        names = ", ".join(wording.shortened(printable(name)) for name in exact[:_NAMED])
-        more = f" and {len(exact) - _NAMED} more" if len(exact) > _NAMED else ""
-        told.append(f"exact: {names}{more}")
+        told.append(f"exact: {some((wording.shortened(printable(name)) for name in exact), _NAMED)}")
     return "; ".join(told)
 
 

@@ -210,7 +210,7 @@ def group_rows(document: Document) -> list[tuple[str, ...]]:
     """Return a row per group of channels with the columns of GROUP_HEADS, worst first; of outputs that have several."""
     groups = [(name, group) for name, output in document.outputs.items() for group in output.groups]
     groups.sort(key=lambda row: math.inf if row[1].sqnr_db is None else row[1].sqnr_db)
-    groups.sort(key=lambda row: not _at_fault(row[1]))
+    groups.sort(key=lambda row: not row[1].at_fault)
     return [(name, *group_cells(group)) for name, group in groups]
 
 
@@ -225,10 +225,6 @@ def group_cells(group: GroupMetrics) -> tuple[str, ...]:
         wording.plain(group.max_abs_error),
         "" if worst is None else f"{worst.channel} at {wording.decibel(worst.sqnr_db)}",
     )
-
-
-def _at_fault(group: GroupMetrics) -> bool:
-    return bool(group.dead or group.saturated or group.tied or group.levels)
 
 
 def optimized_sentence(found: Optimization) -> str:

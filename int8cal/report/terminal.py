@@ -8,7 +8,7 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 from int8cal.errors import printable
-from int8cal.phrases import counted
+from int8cal.phrases import counted, some
 from int8cal.report import wording
 from int8cal.report.advice import advice_below
 from int8cal.report.charts import DECIBEL_CAP
@@ -110,9 +110,9 @@ def float_lines(nodes: Sequence[tuple[str, str, str]], screen: Screen, width: in
             lines += [f"  {op_type:<{width}} {node}: {why}" for op_type, node, why in alike]
             continue
         ops = Counter(op_type for op_type, _, _ in alike)
-        named = ", ".join(wording.shortened(node) for _, node, _ in alike[:_ALIKE])
+        named = some((wording.shortened(node) for _, node, _ in alike), _ALIKE)
         kinds = wording.kinds_text(ops, len(ops))
-        lines.append(f"  {counted(len(alike), 'node')}, {reason}: {kinds} ({named} and {len(alike) - _ALIKE} more)")
+        lines.append(f"  {counted(len(alike), 'node')}, {reason}: {kinds} ({named})")
     return screen.cut([printable(line) for line in lines], "node")
 
 
