@@ -127,16 +127,13 @@ def _job(values: dict[str, object], config: Path | None, flags: dict[str, str]) 
     job = _job_on_data(values if config is None else plain, config, flags)
     if job is None or config is None or not own:
         return job
+    from int8cal.data.preprocessing import shown
     from int8cal.preprocess import with_set
 
     known = (job.evaluation.data or job.data).preprocess
-    below = {} if known is None else {key: _listed(value) for key, value in asdict(known).items()}
+    below = {} if known is None else {key: shown(value) for key, value in asdict(known).items()}
     above = with_set({key.removeprefix(_PREPROCESS): value for key, value in own.items()})
     return _job_on_data(plain | {_PREPROCESS + key: value for key, value in (below | above).items()}, config, flags)
-
-
-def _listed(value: object) -> object:
-    return list(value) if isinstance(value, tuple) else value
 
 
 def _job_on_data(values: dict[str, object], config: Path | None, flags: dict[str, str]) -> Job | None:

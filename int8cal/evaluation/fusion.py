@@ -133,7 +133,7 @@ def _audit_scope(optimized: onnx.ModelProto, original: onnx.ModelProto | None) -
             continue
         if graph.is_integer(node):
             integer += 1
-        elif graph.reads_dequantized(node) or graph.feeds_quantize(node):
+        elif graph.reads_dequantized(node) or not graph.quantized.isdisjoint(node.output):
             whole, name = residual_of(graph.index, node), names.node(node)
             if whole:
                 reason = f"it computes the residual codes of {names.tensor(whole)}"
@@ -176,10 +176,10 @@ class _Optimized:
         for node in model.graph.node:
             if trait(node.op_type).role == "layout":
                 self._inward[node.output[0]] = self.inward(node.input[0])
-        self._quantized = {node.input[0] for node in model.graph.node if node.op_type in _QUANTIZERS}
+        self.quantized = {node.input[0] for node in model.graph.node if node.op_type in _QUANTIZERS}
         for node in reversed(model.graph.node):
-            if trait(node.op_type).role == "layout" and node.output[0] in self._quantized:
-                self._quantized.add(node.input[0])
+            if trait(node.op_type).role == "layout" and node.output[0] in self.quantized:
+                self.quantized.add(node.input[0])
         # the runtime writes no types for the codes between its kernels, so they are followed from where they arise
         self._codes: set[str] = set()
         for node in model.graph.node:
@@ -203,9 +203,6 @@ class _Optimized:
 
     def reads_dequantized(self, node: onnx.NodeProto) -> bool:
         return any(self._is_dequantized(name) and not self._is_weight(name) for name in node.input if name)
-
-    def feeds_quantize(self, node: onnx.NodeProto) -> bool:
-        return not self._quantized.isdisjoint(node.output)
 
     def has_quantized_weights(self, node: onnx.NodeProto) -> bool:
         return any(self._is_dequantized(name) for name in node.input if name)
@@ -236,7 +233,7 @@ class _Optimized:
             return f"input {names.tensor(moving[0], 'from {}')} is float"
         if floats:
             return "a constant input is float"
-        if not self._quantized.issuperset(filter(None, node.output)):
+        if not self.quantized.issuperset(filter(None, node.output)):
             return "its output is not quantized"
         activation = attribute(node, "activation", b"").decode()
         if activation:

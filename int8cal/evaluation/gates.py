@@ -386,11 +386,8 @@ def check_gates(gates: Iterable[ParsedGate], evaluation: Evaluation) -> tuple[Ga
     held = tuple(hold(gate, value_of(gate.name, evaluation), interval_of(gate.name, evaluation)) for gate in judged)
     if not any(finding.check == "chance" for finding in evaluation.findings):
         return held
-    return tuple(replace(gate, passed=False, why=_AT_CHANCE) if _is_drop(gate.gate) else gate for gate in held)
-
-
-def _is_drop(text: str) -> bool:
-    return figure_named(text).startswith(("top1.drop", "top5.drop"))
+    drops = {gate for gate in held if figure_named(gate.gate).startswith(("top1.drop", "top5.drop"))}
+    return tuple(replace(gate, passed=False, why=_AT_CHANCE) if gate in drops else gate for gate in held)
 
 
 def hold(gate: ParsedGate, value: float | None, ci95: tuple[float, float] | None = None) -> Gate:

@@ -14,8 +14,6 @@ from int8cal.graph.ops import data_slots
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator
 
-    import onnx
-
     from int8cal.graph.index import Index
     from int8cal.graph.layers import Layer
     from int8cal.graph.plan import Plan
@@ -98,9 +96,6 @@ def _by_weight(plan: Plan) -> dict[str, list[str]]:
 def _readers(index: Index, plan: Plan, tensor: str) -> Iterator[str]:
     """Iterate over the nodes that read the codes of a planned tensor."""
     for use in index.uses.get(tensor, ()):
-        if use.node.name in plan.integer_nodes and use.slot in _slots(plan, use.node):
-            yield str(use.node.name)
-
-
-def _slots(plan: Plan, node: onnx.NodeProto) -> tuple[int, ...]:
-    return data_slots(node, plan.ops.rules[node.op_type])
+        node = use.node
+        if node.name in plan.integer_nodes and use.slot in data_slots(node, plan.ops.rules[node.op_type]):
+            yield str(node.name)

@@ -71,7 +71,7 @@ class Scope:
             producer = self.index.producer.get(name)
             if producer is not None and producer.op_type != "Constant":
                 return None
-        elif _elements(tensor) > _LARGEST:
+        elif math.prod(tensor.dims) > _LARGEST:
             return None
         return self.constants.value(name)
 
@@ -205,10 +205,6 @@ def _body(function: onnx.FunctionProto) -> onnx.GraphProto:
     graph.input.extend(onnx.ValueInfoProto(name=name) for name in function.input)
     graph.output.extend(onnx.ValueInfoProto(name=name) for name in function.output)
     return graph
-
-
-def _elements(tensor: onnx.TensorProto) -> int:
-    return math.prod(tensor.dims)
 
 
 def is_depthwise(scope: Scope, node: onnx.NodeProto) -> bool:

@@ -87,7 +87,7 @@ class _Writer:
             made.output.extend(parts[1:])
             self.inputs[tensor] = (parts[0], parts[1], parts[2])
         codes, scale, zero_point = self.inputs[tensor]
-        output, add, dims = str(node.output[0]), self._add_of(layer), self.index.dims(layer.input) or ()
+        output, dims = str(node.output[0]), self.index.dims(layer.input) or ()
         in_rows = len(dims) > 2 and self._meets_residual(layer.output)
         if in_rows:
             output = self.built.names.tensor(f"{stem}_rows")
@@ -101,16 +101,13 @@ class _Writer:
         self.built.node("Mul", [names["sums_float"], names["sums_scale"]], product)
         self._bias(node, layer, product)
         if in_rows:
-            if add is not None and layer.bias is not None:
+            if layer.bias_add and layer.bias is not None:
                 result = self.built.names.tensor(f"{layer.output}_rows")
                 self.built.node("Add", [product, self._corrected(layer, layer.bias)], result)
-                self.taken_in.add(add.name)
+                self.taken_in.add(layer.bias_add)
                 product = result
             width = self.index.initializers[layer.weight].dims[1]
             self.rows.restore(product, layer.output, width=width, like=(layer.input, dims), codes=codes)
-
-    def _add_of(self, layer: Layer) -> onnx.NodeProto | None:
-        return self.index.nodes[layer.bias_add] if layer.bias_add else None
 
     def _meets_residual(self, result: str) -> bool:
         """Whether an Add of two activations reads a product.

@@ -51,15 +51,15 @@ def _gate_change(key: Meaning, before: dict[Meaning, Gate], now: dict[Meaning, G
     if new is not None or isinstance(key, str):
         return change
     sign = 1 if key.operator.startswith(">") else -1
-    others = {each: sign * each.bound for each in now if not isinstance(each, str) and _same_side(each, key)}
+    others = {
+        each: sign * each.bound
+        for each in now
+        if not isinstance(each, str) and (each.name, each.operator[0]) == (key.name, key.operator[0])
+    }
     if not others:
         return change
     narrowest = max(others, key=lambda each: others[each])
     return replace(change, now=now[narrowest].gate, loosened=others[narrowest] < sign * key.bound)
-
-
-def _same_side(one: ParsedGate, other: ParsedGate) -> bool:
-    return one.name == other.name and one.operator[0] == other.operator[0]
 
 
 def _meaning(text: str, metric: str) -> Meaning:

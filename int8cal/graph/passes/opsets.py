@@ -102,7 +102,8 @@ def _rewrite(model: onnx.ModelProto, changed: Mapping[str, Write]) -> None:
     names, constants, ranks = Names(model.graph), dict[str, onnx.TensorProto](), dict[str, int]()
     for graph in graphs_within(shape_inference.infer_shapes(outline(model)).graph):
         values = (*graph.input, *graph.value_info, *graph.output)
-        ranks |= {each.name: len(each.type.tensor_type.shape.dim) for each in values if _has_shape(each)}
+        typed = {each.name: each.type.tensor_type for each in values}
+        ranks |= {name: len(each.shape.dim) for name, each in typed.items() if each.HasField("shape")}
         ranks |= {tensor.name: len(tensor.dims) for tensor in graph.initializer}
     graphs = [*graphs_within(model.graph)]
     for graph in graphs:
@@ -119,10 +120,6 @@ def _rewrite(model: onnx.ModelProto, changed: Mapping[str, Write]) -> None:
                 write(built, node, constants, ranks)
         refill(graph.node, built.nodes)
         graph.initializer.extend(built.initializers.values())
-
-
-def _has_shape(value: onnx.ValueInfoProto) -> bool:
-    return bool(value.type.tensor_type.HasField("shape"))
 
 
 def _slopes_of_channels(
