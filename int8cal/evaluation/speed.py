@@ -5,6 +5,7 @@ A runtime that was not asked for is measured where that is cheap. What goes wron
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING
@@ -17,6 +18,7 @@ from int8cal.evaluation.result_parts import FIRST, TITLES
 from int8cal.evaluation.runtimes import OTHERS
 from int8cal.numerics.fills import unmasked
 from int8cal.numerics.metrics import ErrorSums, error_sums
+from int8cal.runtime.scratch import as_file
 from int8cal.runtime.sessions import Session, cpu_count, first_line
 from int8cal.runtime.trial import find_crash
 
@@ -143,11 +145,13 @@ def _open_unasked(
         ModelError: A model crashes the runtime, or gives other outputs than in onnxruntime.
         Exception: Of the runtime: of its import, of a model that it cannot load, of a kernel that failed.
     """
-    crash = find_crash(OTHERS[name], models, feeds, threads=threads)
-    if crash is not None:
-        at, how = crash
-        raise ModelError(f"{TITLES[name]} crashes on the {('FP32', 'int8')[at]} model ({how})")
-    first, second = (OTHERS[name](model, threads=threads) for model in models)
+    with ExitStack() as stack:
+        files = [stack.enter_context(as_file(model)) for model in models]
+        crash = find_crash(OTHERS[name], files, feeds, threads=threads)
+        if crash is not None:
+            at, how = crash
+            raise ModelError(f"{TITLES[name]} crashes on the {('FP32', 'int8')[at]} model ({how})")
+        first, second = (OTHERS[name](file, threads=threads) for file in files)
     first.run(feeds[0])
     between = _between(here.run(feeds[1]), second.run(feeds[1]))
     if between is not None and not between >= _LEAST_DB:  # NaN is none of these either

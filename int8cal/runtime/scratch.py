@@ -37,6 +37,19 @@ def loadable(model: onnx.ModelProto | ModelView | Path | str) -> Iterator[str | 
 
 
 @contextmanager
+def as_file(model: onnx.ModelProto | Path) -> Iterator[str]:
+    """Give what a runtime opens as a file's name always; an OSError is that of the file, or of whoever opens it."""
+    with loadable(model) as source:
+        if isinstance(source, str):
+            yield source
+            return
+        with new_folder(temporary_directory(), private=True) as folder:
+            path = folder / "model.onnx"
+            path.write_bytes(source)
+            yield str(path)
+
+
+@contextmanager
 def _source(model: onnx.ModelProto | ModelView | Path | str) -> Iterator[str | bytes]:
     if isinstance(model, (str, Path)) and str(model).encode("utf-8", "replace").decode() != str(model):
         model = load_model(Path(model))  # a name that is no UTF-8, which the runtime does not take

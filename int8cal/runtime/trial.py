@@ -7,16 +7,11 @@ import pickle
 import signal
 import subprocess
 import sys
-from contextlib import ExitStack, suppress
+from contextlib import suppress
 from typing import TYPE_CHECKING
-
-from int8cal.runtime.scratch import loadable, scratch_folder
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
-    from pathlib import Path
-
-    import onnx
 
     from int8cal.runtime.batching import Arrays, Runs
 
@@ -26,13 +21,13 @@ _SETTLED = (0, 1)  # exit codes of a Python that came to its end; 1 where it cou
 
 
 def find_crash(
-    opener: Callable[..., Runs], models: Sequence[Path | onnx.ModelProto], feeds: Sequence[Arrays], *, threads: int
+    opener: Callable[..., Runs], files: Sequence[str], feeds: Sequence[Arrays], *, threads: int
 ) -> tuple[int, str] | None:
     """Open models in another process, and run each once.
 
     Args:
         opener: Opens a session of a file; a name that another process can import.
-        models: One after the other.
+        files: Of the models, one after the other.
         feeds: The feed of each.
         threads: Of the session.
 
@@ -40,25 +35,16 @@ def find_crash(
         Which model ended that process, by position, and how: the name of a signal, or an exit code. None where none
         did; an exception is no crash, and whoever opens the model here gets it too.
     """
-    with ExitStack() as stack:
-        files = []
-        for model in models:
-            source = stack.enter_context(loadable(model))
-            if isinstance(source, bytes):
-                path = stack.enter_context(scratch_folder()) / "model.onnx"
-                path.write_bytes(source)
-                source = str(path)
-            files.append(source)
-        path_of_modules = os.pathsep.join(path or os.getcwd() for path in sys.path)  # noqa: PTH109 - text
-        ended = subprocess.run(  # noqa: S603 - this very Python
-            [sys.executable, "-P", "-c", _START],
-            input=pickle.dumps((opener, files, list(feeds), threads)),
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            env=os.environ | {"PYTHONPATH": path_of_modules},
-            process_group=0 if os.name == "posix" else None,  # Ctrl-C reaches this process alone, which ends that one
-            check=False,
-        )
+    path_of_modules = os.pathsep.join(path or os.getcwd() for path in sys.path)  # noqa: PTH109 - text
+    ended = subprocess.run(  # noqa: S603 - this very Python
+        [sys.executable, "-P", "-c", _START],
+        input=pickle.dumps((opener, list(files), list(feeds), threads)),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        env=os.environ | {"PYTHONPATH": path_of_modules},
+        process_group=0 if os.name == "posix" else None,  # Ctrl-C reaches this process alone, which ends that one
+        check=False,
+    )
     if ended.returncode in _SETTLED:
         return None
     how = f"exit code {ended.returncode}"

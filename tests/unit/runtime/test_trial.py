@@ -5,6 +5,7 @@ import os
 import numpy as np
 import pytest
 
+from int8cal.runtime.scratch import as_file
 from int8cal.runtime.sessions import Session
 from int8cal.runtime.trial import find_crash
 
@@ -60,5 +61,6 @@ def test_which_model_a_runtime_crashes_on_is_found_and_an_exception_is_no_crash(
     file = tmp_path / "model.onnx"
     file.write_bytes(model.SerializeToString())
     feeds = [{"x": np.ones((rows, 3), np.float32)} for rows in (1, 2)]
-    assert find_crash(vars(openers)[opener], (file, model), feeds, threads=1) == crash
+    with as_file(file) as first, as_file(model) as second:
+        assert find_crash(vars(openers)[opener], (first, second), feeds, threads=1) == crash
     assert Session(file).run(feeds[1])["y"].shape == (2, 3)  # this process has the models still
