@@ -127,7 +127,8 @@ def job_from_options(
     layer = _command_line(options, flags or {})
     if config is None:
         job = _job(layer, SettingPlace(_COMMAND_LINE, ""))
-        _require_known_gates(job, lambda _: SettingPlace((flags or {}).get(_GATES) or _COMMAND_LINE, _GATES))
+        place = SettingPlace((flags or {}).get(_GATES) or _COMMAND_LINE, _GATES)
+        _require_gates(job.evaluation.gates, metric_name(job.evaluation.metric), lambda _: place)
         _require_use(job, options, flags or {})
         return job
     document = read_yaml(config)
@@ -210,28 +211,18 @@ def _jobs(
                 return SettingPlace(flags.get(_GATES) or _COMMAND_LINE, _GATES)
             return _setting_place(document, loc, _GATES, index)
 
-        _require_known_gates(job, place)
+        _require_gates(job.evaluation.gates, metric_name(job.evaluation.metric), place)
         jobs.append(job)
     return tuple(jobs)
-
-
-def _require_known_gates(job: Job, place: Callable[[int], SettingPlace]) -> None:
-    """Refuse a gate on a figure that there is not; only a whole job has both its gates and its metric.
-
-    Args:
-        job: The job.
-        place: Says where the gate at a position stands.
-
-    Raises:
-        ConfigError: Names the first such gate, where it stands, and the nearest figure.
-    """
-    _require_gates(job.evaluation.gates, metric_name(job.evaluation.metric), place)
 
 
 def _require_gates(
     texts: Iterable[str], metric: str | None, place: Callable[[int], SettingPlace], *, outputs: bool = False
 ) -> None:
-    """Refuse a gate on a figure that there is not, and with `outputs` one that is not about the models' outputs."""
+    """Refuse a gate on a figure that there is not, and with `outputs` one that is not about the models' outputs.
+
+    Only a whole job has both its gates and its metric. `place` says where the gate at a position stands.
+    """
     for index, text in enumerate(texts):
         try:
             gates = parse_gates([text], metric)

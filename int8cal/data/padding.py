@@ -172,23 +172,17 @@ def with_other_padding(feed: Mapping[str, Array], way: Iterable[tuple[str, int]]
     return result
 
 
-def axes_of_positions(
-    values: Mapping[str, Array], others: Mapping[str, Array], is_kept: Bools
-) -> dict[str, tuple[int, ...] | None]:
-    """Find the axes along which tensors hold positions, by what other padding changes.
+def axes_of_positions(x: Array, y: Array, is_kept: Bools) -> tuple[int, ...] | None:
+    """Find the axes along which a tensor holds positions, by what other padding changes.
 
     Args:
-        values, others: Tensor name -> array for a sample, and for one with other padding.
+        x, y: The tensor for a sample, and for one with other padding.
         is_kept: Whether each position is kept, bool (L,).
 
     Returns:
-        Per tensor the fewest axes such that nothing changed where none of them is at padding: () for a tensor that does
-        not depend on padding, None for one that mixes it with the rest.
+        The fewest axes such that nothing changed where none of them is at padding: () for a tensor that does not depend
+        on padding, None for one that mixes it with the rest.
     """
-    return {name: _axes(value, others[name], is_kept) for name, value in values.items()}
-
-
-def _axes(x: Array, y: Array, is_kept: Bools) -> tuple[int, ...] | None:
     if x.shape != y.shape:
         return None
     changed = (x != y) & ((x == x) | (y == y))  # noqa: PLR0124 - NaN in both is no change

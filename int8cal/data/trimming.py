@@ -235,7 +235,8 @@ def _masked(
     """Find the axes of positions of a model's tensors; None where outputs elsewhere depend on padding."""
     try:
         run = model.run if model.open_tensors is None else model.open_tensors()
-        axes = axes_of_positions(run(feed), run(with_other_padding(feed, way, is_kept)), is_kept)
+        values, others = run(feed), run(with_other_padding(feed, way, is_kept))
+        axes = {name: axes_of_positions(value, others[name], is_kept) for name, value in values.items()}
     except Int8calError:
         return None
     outputs = [axes.get(spec.name, ()) for spec in model.signature.outputs]

@@ -183,7 +183,7 @@ def test_the_axes_of_positions_are_the_fewest_that_explain_what_changed():
     others["rows"][2] = 1
     others["scores"][:, 2] = others["scores"][:, :, 2] = 1
     others["mixed"][0] = others["flat"][4:] = 1
-    axes = axes_of_positions(values, others, is_kept)
+    axes = {name: axes_of_positions(value, others[name], is_kept) for name, value in values.items()}
     assert axes == {"rows": (0,), "scores": (1, 2), "pooled": (), "mixed": None, "flat": None}
 
 
