@@ -71,7 +71,7 @@ def report_lines(document: Document, screen: Screen = WIDE) -> list[str]:
     for label, told in (("At fault", faults(document)), ("Check the data", map(str, document.findings))):
         rows = _labelled(label, told)
         lines += [*screen.aligned(rows, ["poor"] * len(rows)), ""] if rows else []
-    gates = screen.aligned(_verdict_rows(document), _verdict_bands(document))
+    gates = screen.aligned(*_verdict_rows(document))
     lines += [*gates, ""] if gates else []
     lines += screen.aligned([*_origin_rows(document), *_headline_rows(document)])
     lines += screen.aligned([*_group_rows(document), *decision_sentences(document), *runtime_sentences(document)])
@@ -296,19 +296,15 @@ def _weight(name: str, each: WeightScales) -> tuple[str, str, float, float, floa
     return name, kind, each.scale_min or 0.0, each.scale_median or 0.0, each.scale_max or 0.0
 
 
-def _verdict_rows(document: Document) -> list[_Row]:
-    gates = told_gates(document)
-    rows = list[_Row]()
-    for index, gate in gates:
+def _verdict_rows(document: Document) -> tuple[list[_Row], list[str]]:
+    """Tell of gates and warnings, with a colour for each row: gates that failed, and the first warning, have one."""
+    rows, bands = list[_Row](), list[str]()
+    for index, gate in told_gates(document):
         told = f"{'pass' if gate.passed else 'FAIL'}  {gate.gate}  (value {gate_value(document, index)})"
         rows.append(("" if rows else "Gates", told))
-        rows += [("", f"      {text}") for text in filter(None, [advice_below(document, index)])]
-    return rows + _labelled("Warnings", document.other_warnings)
-
-
-def _verdict_bands(document: Document) -> list[str]:
-    """Choose a colour for each row of the gates and warnings: gates that failed, and the first warning, have one."""
-    gates = list[str]()
-    for index, gate in told_gates(document):
-        gates += ["" if gate.passed else "poor", *([""] if advice_below(document, index) else [])]
-    return [*gates, *(["fair"] if document.other_warnings else [])]
+        bands.append("" if gate.passed else "poor")
+        if below := advice_below(document, index):
+            rows.append(("", f"      {below}"))
+            bands.append("")
+    warnings = _labelled("Warnings", document.other_warnings)
+    return rows + warnings, [*bands, *["fair"] * bool(warnings)]
