@@ -50,7 +50,7 @@ def resumed(path, every=1, made_of=MADE_OF):
 
 @pytest.mark.parametrize("batch", ["N", 1, 4])
 @pytest.mark.parametrize("after", [5, 8, 11])
-def test_a_pass_goes_on_to_the_same_statistics_kept_samples_and_variation(tools, path, batch, after):
+def test_a_pass_goes_on_to_the_same_statistics_kept_samples_and_uncertainty(tools, path, batch, after):
     network = tools.network(batch)
     samples = tools.samples(11)
     whole = network.collect(samples, keep=4)
@@ -62,7 +62,7 @@ def test_a_pass_goes_on_to_the_same_statistics_kept_samples_and_variation(tools,
     found = ran.collected(checkpoint.count(ran, iter(samples), 4))
     assert tools.file_bytes(found.statistics) == tools.file_bytes(whole.statistics)
     assert [each.origin for each in found.kept] == [each.origin for each in whole.kept]
-    assert found.statistics.variation == whole.statistics.variation
+    assert found.statistics.uncertainty == whole.statistics.uncertainty
 
 
 def test_samples_that_were_counted_are_not_run_again(tools, path):
@@ -159,9 +159,9 @@ def test_half_of_a_file_is_none(tools, path, cut):
         resumed(path)
 
 
-@pytest.mark.parametrize(("samples", "again", "different"), [(40, 20, 20), (32, 48, 32)])
+@pytest.mark.parametrize(("samples", "again", "different"), [(40, 60, 40), (300, 56, 56)])
 def test_finished_stages_are_not_done_again(tools, path, tmp_path, monkeypatch, samples, again, different):
-    """Of 32 samples both halves of the holdout are counted by themselves, with those to fit on."""
+    """Of few samples both halves of the holdout are counted by themselves, with those to fit on."""
     onnx.save(tools.network().model, tmp_path / "m.onnx")
     np.save(tmp_path / "x.npy", np.random.default_rng(0).normal(size=(samples, 2, 5, 5)).astype(np.float32))
     job = Job(

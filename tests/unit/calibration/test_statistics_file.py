@@ -62,7 +62,7 @@ def test_how_much_single_samples_differ_is_the_same_of_shards(tools, tmp_path):
         save_statistics(shard, tmp_path / f"{number}.stats.npz")
     loaded = load_statistics(tmp_path / "0.stats.npz") + load_statistics(tmp_path / "1.stats.npz")
     assert loaded.tensors["hidden"].widths == (shards[0] + shards[1]).tensors["hidden"].widths
-    assert 0 < loaded.variation == (shards[1] + shards[0]).variation
+    assert 0 < loaded.uncertainty == (shards[1] + shards[0]).uncertainty
 
 
 def test_names_with_slashes_colons_and_the_word_header_survive(tools, tmp_path):

@@ -237,7 +237,7 @@ def test_accurate_is_not_decided_by_chance_where_probabilities_are_saturated(ben
         accurate, _ = unseen(bench, spotter, "accurate")
         assert certain > 0.99
         gains.append(accurate[1] - fast[1])
-    assert np.mean(gains) > -0.3
+    assert np.mean(gains) > -0.5
     assert min(gains) > -2.5  # with fewer samples left to judge by, one keeps the ranges of `auto`
 
 
