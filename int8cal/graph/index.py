@@ -150,8 +150,8 @@ def attribute(node: onnx.NodeProto, name: str, default: Any) -> Any:
     return default
 
 
-def walk(graph: onnx.GraphProto) -> Iterator[onnx.NodeProto]:
-    """Iterate over the nodes of a graph and of the graphs inside them, a node before those inside of it."""
+def walk(graph: onnx.GraphProto | onnx.FunctionProto) -> Iterator[onnx.NodeProto]:
+    """Iterate over the nodes of a graph or function and of the graphs inside them, a node before those inside of it."""
     for node in graph.node:
         yield node
         for inner in subgraphs(node):

@@ -19,8 +19,11 @@ STANDARD = ("", "ai.onnx")  # the domain of the standard ops has two names
 
 
 def opset_of(model: onnx.ModelProto, otherwise: int) -> int:
-    """Return the version of the standard ops that a model imports, or what is given where it imports none."""
-    return max((each.version for each in model.opset_import if each.domain in STANDARD), default=otherwise)
+    """Return the version of the standard ops that a model imports, or what is given where it imports none.
+
+    Where there are several, onnxruntime takes the last.
+    """
+    return next((each.version for each in reversed(model.opset_import) if each.domain in STANDARD), otherwise)
 
 
 @dataclass(frozen=True)

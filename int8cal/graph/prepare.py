@@ -16,7 +16,7 @@ from int8cal.graph.edit import Names, apply, name_nodes, refill, separate, witho
 from int8cal.graph.index import Index, attribute, walk
 from int8cal.graph.layers import SLOWER
 from int8cal.graph.load import Watched, blaming, file_sha256, load_model, model_sha256, require_float, require_text
-from int8cal.graph.ops import STANDARD, is_standard
+from int8cal.graph.ops import STANDARD, is_standard, opset_of
 from int8cal.graph.passes.affine import fold_affine
 from int8cal.graph.passes.ahead import factors_ahead
 from int8cal.graph.passes.clips import clips_before_moves, fold_clips
@@ -29,7 +29,7 @@ from int8cal.graph.passes.invariants import outside_invariants
 from int8cal.graph.passes.masks import deep_masks
 from int8cal.graph.passes.means import pool_means
 from int8cal.graph.passes.operands import placed_operands
-from int8cal.graph.passes.opsets import MAX_OPSET, OPSET_OF_16_BITS, lower_opset, raise_opset
+from int8cal.graph.passes.opsets import MAX_OPSET, OPSET_OF_16_BITS, lower_opset, name_standard, raise_opset
 from int8cal.graph.passes.own_names import own_names
 from int8cal.graph.passes.pads import whole_pads
 from int8cal.graph.passes.parallel import parallel_convolutions
@@ -175,8 +175,8 @@ def normalize(model: onnx.ModelProto, where: str, least: int = MIN_OPSET) -> onn
         ModelError: it is already quantized, or its opset can be neither kept nor changed.
     """
     require_float(model, where)
-    opset = next((item.version for item in model.opset_import if item.domain in STANDARD), None)
-    if opset is None:
+    opset = opset_of(model, -1)
+    if opset < 0:
         if any(node.domain in STANDARD for node in model.graph.node):
             raise ModelError("imports no ONNX operator set", where=where, do="export it again")
         domains = ", ".join(sorted({item.domain for item in model.opset_import}))
@@ -188,6 +188,7 @@ def normalize(model: onnx.ModelProto, where: str, least: int = MIN_OPSET) -> onn
     copy = onnx.ModelProto()
     copy.CopyFrom(model if least <= opset <= MAX_OPSET else with_values(model))  # onnx's converter reads values
     copy.ir_version = max(copy.ir_version, 7)  # before 4 the converter wants every initializer among the inputs
+    name_standard(copy)
     without_initialized_inputs(copy.graph)
     name_nodes(copy.graph)
     in_float32(copy)  # before the opset is raised: the converter adds constants of float32

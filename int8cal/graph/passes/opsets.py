@@ -30,6 +30,24 @@ _NEEDS_SIZES = re.compile("assertNotParams|assertInputsAvailable")  # of onnx's 
 _LARGEST = 2**31 - 1  # that onnx can be asked about
 
 
+def name_standard(model: onnx.ModelProto) -> None:
+    """Give the domain of the standard ops its usual name, which is empty: onnx looks imports and ops up by that one.
+
+    Args:
+        model: Changed in place, functions too. Of several imports of that domain the last stays, as in onnxruntime.
+    """
+    for owner in (model, *model.functions):
+        named = [item for item in owner.opset_import if item.domain in STANDARD]
+        for item in named[:-1]:
+            owner.opset_import.remove(item)
+        for item in named[-1:]:
+            item.domain = STANDARD[0]
+    for nodes in (model.graph, *model.functions):
+        for node in walk(nodes):
+            if node.domain in STANDARD:
+                node.domain = STANDARD[0]
+
+
 def raise_opset(model: onnx.ModelProto, opset: int, where: str, least: int) -> onnx.ModelProto:
     """Return the model at a higher opset.
 

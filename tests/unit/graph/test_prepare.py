@@ -214,6 +214,28 @@ def test_a_model_without_any_operator_set_is_refused(net):
         prepare(net, simplify)
 
 
+def test_the_other_name_of_the_standard_domain_changes_nothing(net):
+    usual = normalize(net, "net")
+    for item in net.opset_import:
+        item.domain = "ai.onnx"
+    for node in net.graph.node[:2]:
+        node.domain = "ai.onnx"
+    assert normalize(net, "net") == usual
+    assert prepare(net, simplify).model.graph == prepare(usual, simplify).model.graph
+
+
+@pytest.mark.parametrize("domains", [("", ""), ("", "ai.onnx"), ("ai.onnx", "")])
+def test_of_two_operator_sets_the_last_is_meant_as_in_the_runtime(bench, domains):
+    model = bench.text("g (float[2,3,4] x) => (float[2,3,4] y) { y = Softmax(x) }")
+    del model.opset_import[:]
+    for domain, version in zip(domains, (11, 13), strict=True):
+        model.opset_import.add(domain=domain, version=version)
+    normal = normalize(model, "net")
+    assert [(each.domain, each.version) for each in normal.opset_import] == [("", 13)]
+    x = np.arange(24, dtype=np.float32).reshape(2, 3, 4)
+    np.testing.assert_array_equal(bench.run(normal, {"x": x})["y"], bench.run(model, {"x": x})["y"])
+
+
 def test_a_model_of_other_domains_alone_has_nothing_to_quantize():
     model = onnx.parser.parse_model(
         """<ir_version: 8, opset_import: ["ai.onnx.ml" : 3]>
