@@ -27,6 +27,8 @@ _PLAIN_TAGS = ("tag:yaml.org,2002:map", "tag:yaml.org,2002:seq")
 _VARIABLE = re.compile(r"(\$?)\$\{([^}]*)\}")
 _UNCLOSED = re.compile(r"(?<!\$)\$\{[^}]*$")
 # A whole number beyond this stands for nothing that a setting counts; Python would not even print a long one.
+# What YAML 1.1 reads as a number of base 8 or base 60: 010 is 8, and 1:30 is 90.
+_OTHER_BASE = re.compile(r"[-+]?(?:0[0-7]+|.*(:).*)")
 _INTEGER_BITS = 64
 _MOST_VALUES = 1_000_000
 _VARIABLE_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -281,10 +283,14 @@ class _Builder:
         return self._error(node, "the whole number is too large", "give one of at most 18 digits")
 
     def _plain(self, node: yaml.ScalarNode) -> object:
-        """Construct a value; a number is written as options and gates take it, without 1_0 of YAML 1.1."""
+        """Construct a value; a number is written as options and gates take it, not as 1_0, 010 or 1:30 of YAML 1.1."""
         value = self._loader.construct_object(node)
         if isinstance(value, int | float) and not has_plain_digits(node.value):
             raise self._error(node, f'the number "{node.value}" has underscores', "write it without, or quote text")
+        if isinstance(value, int | float) and (other := _OTHER_BASE.fullmatch(node.value)):
+            base = "base 60" if other[1] else "base 8"
+            what = f'YAML reads "{node.value}" in {base}, as {value}'
+            raise self._error(node, what, "write the number in base 10, or quote text")
         return value
 
     def _constructed(self, node: yaml.ScalarNode) -> object:

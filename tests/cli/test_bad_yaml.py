@@ -72,6 +72,8 @@ BAD = {
     "a section without keys": (JOB + "calibration:\n", 3, "expected a mapping, got nothing", "remove the key"),
     "a mapping for jobs": ("jobs:\n  model: m\n  data: d\n", 2, "expected a list", 'begin each entry with "- "'),
     "underscores": ("model: m\ndata: {path: d, samples: 1_0}\n", 2, 'the number "1_0" has underscores', "without"),
+    "a number of base 8": ("model: m\ndata: {path: d, samples: 010}\n", 2, 'reads "010" in base 8, as 8', "base 10"),
+    "a number of base 60": ("model: m\ndata: {path: d, samples: 1:30}\n", 2, 'reads "1:30" in base 60, as 90', "quote"),
     "too many tokens": (
         "model: m\ndata: {path: d, preprocess: {text: {max_length: 100000000}}}\n",
         2,
