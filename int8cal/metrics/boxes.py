@@ -18,7 +18,7 @@ from int8cal.numerics.boxes import overlaps
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from int8cal.numerics import Float64
+    from int8cal.numerics import Array, Float64
 
 
 _LEAST_SCORE, _OVERLAP, _MOST = 0.05, 0.5, 100  # of detections: score, IoU beyond which one is dropped, per image
@@ -30,8 +30,9 @@ def mean_ap(outputs: Outputs, labels: object, origins: list[str]) -> float:  # n
 
     Args:
         outputs: One with rows (left, top, right, bottom, score, class), or one whose name holds "box", (K, 4), and one
-            whose name holds "score" or "conf", (K, classes), or (K,) for a single class 0. Of the latter the detections
-            are chosen here: score 0.05 or more, no overlap of IoU above 0.5 with a better one of the class.
+            whose name holds "score" or "conf", (K, classes), or (K,): then classes are those of an output whose name
+            holds "label" or "class", (K,), or 0 where there is none. Of these the detections are chosen here: score
+            0.05 or more, no overlap of IoU above 0.5 with a better one of the class.
         labels: Not used.
         origins: The images; their truth lies beside them.
     """
@@ -42,23 +43,56 @@ def mean_ap(outputs: Outputs, labels: object, origins: list[str]) -> float:  # n
 def detections(outputs: Outputs, samples: int) -> list[Float64]:
     """Read the detections of each image, (K, 6): left, top, right, bottom, score, class.
 
+    A class that int8 codes have moved is the nearest one.
+
     Raises:
         ModelError: The outputs are not of the form that `mean_ap` expects.
     """
     boxes, scores = output_named(outputs, "box"), output_named(outputs, "score", "conf")
     if boxes is not None and scores is not None:
+        others = {name: each for name, each in outputs.items() if each is not boxes and each is not scores}
+        labels = output_named(others, "label", "class")
         return [
-            _chosen(np.asarray(box, np.float64), np.asarray(score, np.float64))
-            for box, score in zip(boxes, scores, strict=True)
+            _chosen(*_candidates(box, score, None if labels is None else labels[index]))
+            for index, (box, score) in enumerate(zip(boxes, scores, strict=True))
         ]
     rows = next(iter(outputs.values()))
     found = [np.asarray(rows[index], np.float64) for index in range(samples)]
     if any(each.shape[-1:] != (6,) for each in found):
-        raise ModelError(
-            f"has outputs {', '.join(outputs)}, expected boxes and scores, or rows of four corners, score and class",
-            do="write a metric that decodes them and calls int8cal.metrics.boxes.average_precision",
-        )
-    return [each.reshape(-1, 6) for each in found]
+        raise _unknown_form(f"has outputs {', '.join(outputs)}")
+    classes = np.concatenate([each[..., 5].reshape(-1) for each in found])
+    if ((classes >= 0) & (classes <= 1)).all() and (classes != np.rint(classes)).any():
+        raise _unknown_form("has rows whose sixth value is a share, as in YOLO's raw rows of one class")
+    return [np.concatenate((each[..., :5], np.rint(each[..., 5:])), axis=-1).reshape(-1, 6) for each in found]
+
+
+def _unknown_form(what: str) -> ModelError:
+    return ModelError(
+        f"{what}, expected boxes and scores, or rows of four corners, score and class",
+        do="write a metric that decodes them and calls int8cal.metrics.boxes.average_precision",
+    )
+
+
+def _candidates(box: Array, score: Array, label: Array | None) -> tuple[Float64, Float64, Float64]:
+    """Bring an image's boxes and scores into the shapes (K, 4) and (K, classes), with the number of each class.
+
+    Raises:
+        ModelError: They have others, such as (4, K) and (classes, K), or labels are no classes.
+    """
+    boxes, scores = np.asarray(box, np.float64), np.asarray(score, np.float64)
+    count = boxes.size // 4
+    lengths = tuple(length for length in scores.shape if length != 1)
+    if boxes.shape[-1:] != (4,) or (count > 1 and lengths[:1] != (count,)):
+        raise _unknown_form(f"has boxes {boxes.shape} and scores {scores.shape}, not (K, 4) and (K, classes) or (K,)")
+    boxes = boxes.reshape(count, 4)
+    if label is None or scores.size != count or not count:
+        by_class = scores.reshape(count, -1) if count else np.empty((0, 1))
+        return boxes, by_class, np.arange(by_class.shape[1], dtype=np.float64)
+    labels = np.asarray(label, np.float64).reshape(-1)
+    if len(labels) != count or not (labels == np.rint(labels)).all():
+        raise _unknown_form(f"has {count} boxes with labels {np.shape(label)} that are no class of each")
+    kinds = np.unique(labels)
+    return boxes, np.where(labels[:, None] == kinds, scores.reshape(count, 1), 0.0), kinds
 
 
 def average_precision(detected: Sequence[Float64], truths: Sequence[Float64]) -> float:
@@ -113,17 +147,16 @@ def _annotations(images: Sequence[Float64], classes: set[int]) -> list[dict[str,
     return annotations
 
 
-def _chosen(boxes: Float64, scores: Float64) -> Float64:
+def _chosen(boxes: Float64, scores: Float64, kinds: Float64) -> Float64:
     """Choose detections from all candidates, class by class: greedy non-maximum suppression."""
-    boxes, scores = boxes.reshape(-1, 4), scores.reshape(len(boxes.reshape(-1, 4)), -1)
     rows = []
-    for kind in range(scores.shape[1]):
-        order = np.argsort(-scores[:, kind], kind="stable")
-        order = order[scores[order, kind] >= _LEAST_SCORE]
+    for kind, column in zip(kinds.tolist(), scores.T, strict=True):
+        order = np.argsort(-column, kind="stable")
+        order = order[column[order] >= _LEAST_SCORE]
         kept: list[int] = []
         while len(order) and len(kept) < _MOST:
             best, order = int(order[0]), order[1:]
             kept.append(best)
             order = order[overlaps(boxes[best : best + 1], boxes[order])[0] <= _OVERLAP]
-        rows += [[*boxes[index], scores[index, kind], kind] for index in kept]
+        rows += [[*boxes[index], column[index], kind] for index in kept]
     return np.array(rows, np.float64).reshape(-1, 6)

@@ -80,6 +80,37 @@ def test_candidates_are_chosen_by_score_and_overlap():
     assert rows.tolist() == [[0, 0, 10, 10, 0.9, 1], [30, 30, 40, 40, 0.7, 1]]
 
 
+def test_classes_of_boxes_with_one_score_are_those_of_the_labels():
+    boxes = np.array([[[0, 0, 10, 10], [0, 0, 10, 9], [0, 0, 10, 9]]], float)
+    outputs = {"bboxes": boxes, "labels": np.array([[3, 3, 1]]), "scores": np.array([[0.9, 0.8, 0.7]])}
+    (rows,) = detections(outputs, 1)
+    assert rows[:, 4:].tolist() == [[0.7, 1], [0.9, 3]]
+    (rows,) = detections({name: outputs[name] for name in ("bboxes", "scores")}, 1)
+    assert rows[:, 4:].tolist() == [[0.9, 0]]
+    (rows,) = detections({name: each[:, :0] for name, each in outputs.items()}, 1)
+    assert rows.shape == (0, 6)
+
+
+@pytest.mark.parametrize(
+    ("outputs", "what"),
+    [
+        ({"boxes": np.zeros((1, 4, 9)), "scores": np.zeros((1, 9, 2))}, r"boxes \(4, 9\)"),
+        ({"boxes": np.zeros((1, 9, 4)), "scores": np.zeros((1, 2, 9))}, r"scores \(2, 9\)"),
+        ({"boxes": np.zeros((1, 9, 4)), "scores": np.zeros((1, 9)), "labels": np.zeros((1, 5))}, r"labels \(5,\)"),
+        ({"boxes": np.zeros((1, 9, 4)), "scores": np.zeros((1, 9)), "labels": np.full((1, 9), 0.5)}, r"labels \(9,\)"),
+        ({"raw": np.full((1, 9, 6), 0.5)}, "is a share"),  # as YOLOv5 has it: centre, size, objectness, one class
+    ],
+)
+def test_outputs_of_another_form_are_not_taken_for_boxes(outputs, what):
+    with pytest.raises(ModelError, match=what):
+        detections(outputs, 1)
+
+
+def test_a_class_that_codes_have_moved_is_the_nearest():
+    (rows,) = detections({"rows": np.array([[[0, 0, 10, 10, 0.9, 16.98], [0, 0, 10, 10, 0.5, 0.01]]])}, 1)
+    assert rows[:, 5].tolist() == [17, 0]
+
+
 def test_mean_ap_reads_rows_of_an_image_each(truth):
     pytest.importorskip("pycocotools")
     origins = truth(".json", [BOXES, []])
