@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 # Errors of the disk rather than of what the caller does while writing.
 DISK_ERRORS = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO})
 
+_NO_MEMORY = ("bad_alloc", "Cannot allocate memory")  # C++ and the system, in whatever error a library makes of them
+
 
 def printable(text: str) -> str:
     """Make text one line without control characters: names come from files and may hold terminal commands.
@@ -148,6 +150,28 @@ class GateError(Int8calError):
 
     exit_code = 7
     station = "gate"
+
+
+class MemoryShortageError(Int8calError):
+    """The system has no more memory to give."""
+
+    exit_code = 2
+    station = "memory"
+
+
+def shortage_of(error: BaseException) -> MemoryShortageError | None:
+    """Return the error to tell where an unexpected one means that memory ran out, else None.
+
+    Python, the system and extension modules each say so in their own way.
+    """
+    out = isinstance(error, MemoryError) or (isinstance(error, OSError) and error.errno == errno.ENOMEM)
+    if not out and not any(words in str(error) for words in _NO_MEMORY):
+        return None
+    what = f"there is not enough for this job ({printable(str(error)) or type(error).__name__})"
+    told = MemoryShortageError(what, do="give fewer --threads, raise the limit (ulimit -v), or take a larger machine")
+    for note in getattr(error, "__notes__", ()):
+        told.add_note(note)
+    return told
 
 
 def keep_crash(error: BaseException) -> str:

@@ -26,7 +26,7 @@ from int8cal.batch.summary import figures_of, write_summary
 from int8cal.batch.up_to_date import decide, job_to_run, with_overwrite
 from int8cal.calibration.engines.ray import cluster_connection
 from int8cal.config.load import placed_patterns
-from int8cal.errors import DataError, GateError, Int8calError, UsageError, keep_crash
+from int8cal.errors import DataError, GateError, Int8calError, UsageError, keep_crash, shortage_of
 from int8cal.gating import failure_of, require_complete
 from int8cal.inputs import FileCache, with_contents
 from int8cal.io.atomic import OutputDirectory
@@ -210,10 +210,11 @@ def run_job(task: Task, decision: Decision, *, exclusive: Exclusive = nullcontex
         if decision.error is not None:
             raise decision.error
         return _calibrate(task, decision, exclusive, command)
-    except Exception as error:  # noqa: BLE001 - one job's bug must not hide the others' results; a log keeps its traceback
-        is_bug = not isinstance(error, Int8calError) or error.exit_code == 1
-        text = keep_crash(error) if is_bug else str(error)
-        return replace(_failed(task, decision, error), ran=True, error=text, seconds=time.monotonic() - began)
+    except Exception as met:  # noqa: BLE001 - one job's bug must not hide the others' results; a log keeps its traceback
+        told = shortage_of(met) or met
+        is_bug = not isinstance(told, Int8calError) or told.exit_code == 1
+        text = keep_crash(told) if is_bug else str(told)
+        return replace(_failed(task, decision, told), ran=True, error=text, seconds=time.monotonic() - began)
 
 
 def _calibrate(task: Task, decision: Decision, exclusive: Exclusive, command: str) -> JobResult:

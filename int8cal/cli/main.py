@@ -23,7 +23,16 @@ import click
 
 import int8cal
 from int8cal.cli.console import discard, open_closed_streams, say
-from int8cal.errors import DISK_ERRORS, GateError, Int8calError, OutputError, keep_crash, notes_of, reason_of
+from int8cal.errors import (
+    DISK_ERRORS,
+    GateError,
+    Int8calError,
+    OutputError,
+    keep_crash,
+    notes_of,
+    reason_of,
+    shortage_of,
+)
 from int8cal.io.signals import signal_main
 from int8cal.progress import tell_warnings
 
@@ -212,8 +221,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except Exception as error:  # noqa: BLE001 - the last resort for bugs; nothing is swallowed, _crash() keeps the traceback
         if isinstance(error, OSError) and not _has_directory():
             return _without_directory()
-        # an interrupt while an extension module loads comes out as its ImportError
-        return _interrupted(error) if signals else _crash(error)
+        if signals:  # an interrupt while an extension module loads comes out as its ImportError
+            return _interrupted(error)
+        shortage = shortage_of(error)
+        if shortage is None:
+            return _crash(error)
+        say(str(shortage))
+        return shortage.exit_code
     return result if isinstance(result, int) else 0
 
 

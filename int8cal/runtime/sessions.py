@@ -18,7 +18,7 @@ import onnx
 import onnxruntime as ort
 
 from int8cal import stored
-from int8cal.errors import DataError, ModelError, UsageError
+from int8cal.errors import DataError, ModelError, UsageError, shortage_of
 from int8cal.graph.load import load_weights
 from int8cal.graph.random_numbers import place_of, repeated
 from int8cal.numerics.bfloat16 import from_bits, to_bits
@@ -304,6 +304,8 @@ def _open(
                 )
         except Exception as error:  # onnxruntime raises a family of pybind exceptions without a public base
             name = model_name(model)
+            if shortage := shortage_of(error):
+                raise shortage from error
             if "fallback to CPU EP" in str(error):
                 raise UsageError(
                     f"does not take all nodes of {name}, and the CPU provider is not named",

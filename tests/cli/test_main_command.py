@@ -1,5 +1,6 @@
 """The command line as a whole: help, version, and how every ending becomes a message and an exit code."""
 
+import errno
 import os
 import re
 import signal
@@ -165,6 +166,19 @@ def test_a_bug_ends_with_1_and_keeps_its_traceback_in_a_log(here, pipeline, monk
     assert done.message.startswith(f"int8cal: internal: {type(bug).__name__}: ")
     assert str(log) in done.message
     assert "describe_machine" in log.read_text()
+
+
+@pytest.mark.parametrize(
+    "error",
+    [MemoryError(), OSError(errno.ENOMEM, "Cannot allocate memory"), ImportError("Exception caught: std::bad_alloc")],
+)
+def test_memory_that_ran_out_is_no_bug(here, pipeline, monkeypatch, tmp_path, error):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    pipeline.error = error
+    done = here("doctor")
+    assert done.code == 2
+    assert done.message.startswith(f"int8cal: memory: there is not enough for this job ({str(error) or 'MemoryError'})")
+    assert not list(tmp_path.iterdir())
 
 
 def test_a_crash_log_never_overwrites_a_file_or_follows_a_link(here, pipeline, monkeypatch, tmp_path):

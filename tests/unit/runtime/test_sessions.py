@@ -3,7 +3,7 @@ import onnx
 import pytest
 from onnx import TensorProto, checker, helper
 
-from int8cal.errors import DataError, ModelError, OutputError
+from int8cal.errors import DataError, MemoryShortageError, ModelError, OutputError
 from int8cal.runtime import scratch, sessions
 from int8cal.runtime.sessions import NEVER_RUN, QUIET, Session, cpu_count
 
@@ -19,6 +19,15 @@ def test_run_gives_arrays_by_output_name(bench, model):
     assert (session.inputs, session.outputs) == (("x",), ("y", "z"))
     assert list(session.run(feed)) == ["y", "z"]
     np.testing.assert_array_equal(session.run(feed, ["z"])["z"], -feed["x"])
+
+
+def test_memory_that_runs_out_is_not_the_models_fault(model, monkeypatch):
+    def refused(*_arguments, **_settings):
+        raise RuntimeError("pthread_create failed, error code: 12 error msg: Cannot allocate memory")
+
+    monkeypatch.setattr(sessions.ort, "InferenceSession", refused)
+    with pytest.raises(MemoryShortageError, match=r"pthread_create failed.*; give fewer --threads"):
+        Session(model)
 
 
 def test_a_model_that_does_not_load_is_a_model_error_with_its_name(bench):
