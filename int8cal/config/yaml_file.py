@@ -26,9 +26,9 @@ _MERGE_TAG = "tag:yaml.org,2002:merge"
 _PLAIN_TAGS = ("tag:yaml.org,2002:map", "tag:yaml.org,2002:seq")
 _VARIABLE = re.compile(r"(\$?)\$\{([^}]*)\}")
 _UNCLOSED = re.compile(r"(?<!\$)\$\{[^}]*$")
-# A whole number beyond this stands for nothing that a setting counts; Python would not even print a long one.
 # What YAML 1.1 reads as a number of base 8 or base 60: 010 is 8, and 1:30 is 90.
 _OTHER_BASE = re.compile(r"[-+]?(?:0[0-7]+|.*(:).*)")
+# A whole number beyond this stands for nothing that a setting counts; Python would not even print a long one.
 _INTEGER_BITS = 64
 _MOST_VALUES = 1_000_000
 _VARIABLE_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
