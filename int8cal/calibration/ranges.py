@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import math
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
@@ -110,7 +111,7 @@ def choose(
     method: Method,
     activations: ActivationType,
     percentile: float,
-    room: float = 1.0,
+    widest: tuple[float, float] | None = None,
 ) -> Choice:
     """Choose the affine of one tensor (or of a group's merged values).
 
@@ -120,14 +121,14 @@ def choose(
         activations: "u8" and "u16" (zero point 0 where the tensor is >= 0, else asymmetric) or "s8" (symmetric); with
             16 bits "auto" takes the widest range.
         percentile: In percent, for method "percentile" and as a candidate of "auto".
-        room: Of method "max": how many times as wide as what was observed.
+        widest: What method "max" takes with 8 bits; None for what was observed.
     """
     dtype, symmetric = activation_type(activations)
     low, high = histogram.observed
     if low == high == 0.0:
         return Choice(affine_from_range(0.0, 0.0, dtype, symmetric=symmetric), "max", "only zeros were observed")
     if method != "auto":
-        return _by_method(histogram, method, dtype, percentile, symmetric=symmetric, room=room)
+        return _by_method(histogram, method, dtype, percentile, symmetric=symmetric, widest=widest)
     points = points_of(histogram)
     choices = _all_methods(histogram, dtype, percentile, points, symmetric=symmetric)
     errors = [squared_error(*points, choice.affine) for choice in choices]
@@ -179,13 +180,14 @@ def _by_method(
     *,
     symmetric: bool,
     points: Points | None = None,
-    room: float = 1.0,
+    widest: tuple[float, float] | None = None,
 ) -> Choice:
     warning = ""
     low, high = histogram.observed
-    if method == "max":
-        room = ROOM_OF_16_BITS if dtype is U16 else room
-        low, high = low * room, high * room
+    if method == "max" and dtype is U16:
+        low, high = low * ROOM_OF_16_BITS, high * ROOM_OF_16_BITS
+    elif method == "max" and widest is not None:
+        low, high = widest
     if method == "percentile":
         low, high = histogram.percentile_range(percentile)
         if low == high == 0.0:  # more exact zeros than the percentile keeps
@@ -263,8 +265,7 @@ def choose_ranges(
     quantization: QuantizationSettings,
     known: tuple[Mapping[str, TensorStatistics], Ranges] | None = None,
     expected: Mapping[str, TensorStatistics] | None = None,
-    *,
-    with_room: bool = False,
+    limits: Mapping[str, tuple[float, float]] | None = None,
 ) -> Ranges:
     """Choose the range of every planned tensor.
 
@@ -276,7 +277,8 @@ def choose_ranges(
         known: Other statistics and the ranges that were chosen of them, for the same plan by the same settings: a group
             whose statistics are the same objects in both keeps its range.
         expected: Statistics that ranges are chosen by, where others are to be expected than were observed.
-        with_room: Whether the widest ranges are wider still, by as much as they are uncertain; see `Widths`.
+        limits: Bounds that no value of a tensor passes, where known. Given, if empty, the widest ranges are wider
+            still, by as much as they are uncertain (see `Widths`) and within these.
 
     Raises:
         StatisticsError: A planned tensor has no statistics.
@@ -299,9 +301,9 @@ def choose_ranges(
         else:
             histogram = group_histogram(plan, tensors, group)
             wanted = histogram if expected is None else group_histogram(plan, expected, group)
-            widths = [tensors[point.tensor].widths for point in members if point.source] if with_room else []
-            room = 1.0 + min(max((each.uncertainty or 0.0 for each in widths), default=0.0), MOST_ROOM)
-            choice = choose(wanted, calibration.method, quantization.activations, calibration.percentile, room)
+            sources = [point.tensor for point in members if point.source]
+            widest = None if limits is None else _with_room(wanted.observed, sources, tensors, limits)
+            choice = choose(wanted, calibration.method, quantization.activations, calibration.percentile, widest)
         entries = {}
         for point in members:
             source = "calibrated" if point.tensor == group and not fixed else "shared"
@@ -324,6 +326,25 @@ def choose_ranges(
     choices = {group: choice for group, (choice, _) in zip(plan.groups, chosen, strict=True)}
     alone = frozenset(group for group in plan.groups if len(plan.members(group)) == 1)
     return Ranges({each.tensor: entries[each.tensor] for each in plan.tensors}, tuple(warnings), choices, alone)
+
+
+def _with_room(
+    observed: tuple[float, float],
+    sources: Sequence[str],
+    tensors: Mapping[str, TensorStatistics],
+    limits: Mapping[str, tuple[float, float]],
+) -> tuple[float, float]:
+    """Return a group's observed range with the room that each of its sources needs, no further than values can lie.
+
+    What ends beyond the bounds of a Clip does not absorb it: its layer would stay float.
+    """
+    low, high = observed
+    for name in sources:
+        room = 1.0 + min(tensors[name].widths.uncertainty or 0.0, MOST_ROOM)
+        least, most = tensors[name].histogram.observed
+        lowest, highest = limits.get(name, (-math.inf, math.inf))
+        low, high = min(low, max(least * room, lowest)), max(high, min(most * room, highest))
+    return low, high
 
 
 def _user_choice(names: list[str], quantization: QuantizationSettings) -> Choice:

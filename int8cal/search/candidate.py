@@ -13,6 +13,7 @@ from int8cal.calibration.ranges import Ranges, choose_ranges
 from int8cal.graph.chains import find_chains
 from int8cal.graph.costs import inference_us, other_nodes_us
 from int8cal.graph.index import Index
+from int8cal.graph.passes.clips import value_ranges
 from int8cal.graph.planner import make_plan
 from int8cal.graph.taps import make_taps
 from int8cal.job import QuantizationSettings
@@ -120,6 +121,11 @@ class Inputs:
     def chains(self) -> tuple[Chain, ...]:
         """Of the prepared model, under the first plan."""
         return find_chains(self.index, self.plan)
+
+    @cached_property
+    def limits(self) -> dict[str, tuple[float, float]]:
+        """Bounds that no value of a tensor of the prepared model passes, as far as its ops tell."""
+        return value_ranges(self.index)
 
     @cached_property
     def looked_up(self) -> dict[str, TensorStatistics]:
@@ -291,4 +297,4 @@ def _ranges(
     calibration = replace(inputs.job.calibration, method=method)
     expected = {**tensors, **inputs.looked_up} if inputs.looked_up else None  # none of these is rescaled
     of = inputs.ranged_plan, tensors, calibration, inputs.job.quantization, known, expected
-    return choose_ranges(*of, with_room=inputs.few)
+    return choose_ranges(*of, inputs.limits if inputs.few else None)

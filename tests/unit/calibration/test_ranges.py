@@ -27,8 +27,8 @@ def tensors(tools):
     }
 
 
-def chosen(plan, tensors, calibration=MAX, *, with_room=False, **settings):
-    return choose_ranges(plan, tensors, calibration, QuantizationSettings(**settings), with_room=with_room)
+def chosen(plan, tensors, calibration=MAX, *, limits=None, **settings):
+    return choose_ranges(plan, tensors, calibration, QuantizationSettings(**settings), limits=limits)
 
 
 def test_ranges_are_what_was_observed(plan, tensors):
@@ -91,7 +91,7 @@ def of_samples(tensors, *widths):
 @pytest.mark.parametrize("activations", ["u8", "s8"])
 def test_room_makes_the_widest_ranges_wider_by_their_uncertainty(plan, tensors, activations):
     # mean 20, standard deviation 1: twice its standard error is 2 / sqrt(3) / 20 of the mean
-    found = chosen(plan, of_samples(tensors, 19, 20, 21), with_room=True, activations=activations).entries
+    found = chosen(plan, of_samples(tensors, 19, 20, 21), limits={}, activations=activations).entries
     widest = chosen(plan, tensors, activations=activations).entries
     for name, entry in found.items():
         assert entry.method == "max"
@@ -99,15 +99,25 @@ def test_room_makes_the_widest_ranges_wider_by_their_uncertainty(plan, tensors, 
         assert entry.zero_point == widest[name].zero_point
 
 
-def test_the_room_of_a_group_is_that_of_its_most_uncertain_source(plan, tensors):
-    some = of_samples(tensors, 2, 2) | {"cat_b": of_samples(tensors, 39, 41)["cat_b"]}
-    found = chosen(plan, some, with_room=True).entries
-    assert found["conv"].high == pytest.approx(10 * 1.05)  # twice the standard error is a twentieth of the mean
+@pytest.mark.parametrize(("uncertain", "high"), [("cat_b", 10 * 1.05), ("conv", 10.0), ("pool", 10.0)])
+def test_a_group_has_the_room_that_each_of_its_sources_needs(plan, tensors, uncertain, high):
+    some = of_samples(tensors, 2, 2) | {uncertain: of_samples(tensors, 39, 41)[uncertain]}
+    found = chosen(plan, some, limits={}).entries
+    assert found["conv"].high == pytest.approx(high)  # twice the standard error is a twentieth of the mean
     assert found["x"].high == pytest.approx(tensors["x"].maximum)
 
 
+@pytest.mark.parametrize(
+    ("limits", "low", "high"),
+    [((-1.05, 2.1), -1.05, 2.1), ((-5.0, 2.1), -1.1, 2.1), ((-1.0, 9.0), -1.0, 2.2), ((-0.9, 1.9), -1.0, 2.0)],
+)
+def test_room_ends_where_no_value_can_lie_and_nothing_observed_is_cut(plan, tensors, limits, low, high):
+    found = chosen(plan, of_samples(tensors, 1, 3), limits={"x": limits}).entries["x"]
+    assert found.affine == affine_from_range(low, high, U8)
+
+
 def test_there_is_no_more_room_than_samples_tell_for_sure(plan, tensors):
-    found = chosen(plan, of_samples(tensors, 1, 3), with_room=True).entries
+    found = chosen(plan, of_samples(tensors, 1, 3), limits={}).entries
     assert found["conv"].high == pytest.approx(10 * (1 + MOST_ROOM))
 
 
@@ -117,7 +127,7 @@ def test_there_is_no_more_room_than_samples_tell_for_sure(plan, tensors):
 )
 def test_one_sample_unknown_ones_and_other_ranges_get_no_room(plan, tensors, widths, method, activations):
     settings = CalibrationSettings(method=method)
-    found = chosen(plan, of_samples(tensors, *widths), settings, with_room=True, activations=activations)
+    found = chosen(plan, of_samples(tensors, *widths), settings, limits={}, activations=activations)
     assert found.entries == chosen(plan, tensors, settings, activations=activations).entries
 
 

@@ -1,5 +1,6 @@
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from int8cal.calibration.ranges import MOST_ROOM
@@ -17,8 +18,8 @@ ALL = "all ranges by max"
 def asked(search_inputs):
     """Inputs that leave the method open: sixteen samples to score on, of so many that were counted."""
 
-    def asked(counted=16):
-        inputs = search_inputs(NET, counted, **WEIGHTS)
+    def asked(counted=16, net=NET, **weights):
+        inputs = search_inputs(net, counted, **WEIGHTS, **weights)
         calibration = replace(inputs.job.calibration, method="auto")
         recipe = replace(inputs.recipe, sweep_s=1.5)
         return replace(inputs, job=replace(inputs.job, calibration=calibration), recipe=recipe)
@@ -114,3 +115,12 @@ def test_of_a_slow_model_nothing_is_counted_again(asked):
     inputs = replace(inputs, recipe=replace(inputs.recipe, sweep_s=-1.0))
     (proposal,) = widest_ranges.propose(search.first_state(inputs, plain_candidate(inputs)), inputs)
     assert not proposal.folds
+
+
+def test_room_ends_at_the_bound_of_a_clip(asked):
+    """What ends beyond it does not absorb the Clip, whose layer would stay float."""
+    seen = asked(4).statistics.tensors["r"].maximum
+    bound = float(np.float32(seen * 1.01))
+    inputs = asked(4, NET.replace("Relu(c)", "Clip(c, zero, most)"), zero=np.float32(0), most=np.float32(bound))
+    assert with_room(inputs).expected > 1.02 * seen
+    assert plain_candidate(inputs).ranges.entries["r"].high == pytest.approx(bound)
