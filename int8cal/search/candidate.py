@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from int8cal.calibration.engines.local import collect
 from int8cal.calibration.lookups import find_lookups, with_tables
-from int8cal.calibration.ranges import Ranges, choose_ranges
+from int8cal.calibration.ranges import MOST_ROOM, Ranges, choose_ranges
 from int8cal.graph.chains import find_chains
 from int8cal.graph.costs import inference_us, other_nodes_us
 from int8cal.graph.index import Index
@@ -169,6 +169,12 @@ class Inputs:
     def method(self) -> Method:
         """That ranges are chosen by at first: the job's, or of several samples that cannot judge it the widest."""
         return "max" if self.few and 1 < self.statistics.samples < LEAST_FIT else self.job.calibration.method
+
+    def ranges_by(self, method: Method) -> str:
+        """Return what reports call the ranges of a method, with the room that they have in the median."""
+        roomy = method == "max" and self.few and self.job.quantization.activations != "u16"
+        percent = round(100 * min(self.statistics.uncertainty or 0.0, MOST_ROOM)) if roomy else 0
+        return f"ranges by {method}" + (f" and {percent} % more" if percent else "")
 
     def plan_for(self, settings: TableSettings) -> Plan:
         """Return the plan that a table's settings ask for, without bodies of If, Loop and Scan.

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from int8cal.calibration.checkpoint import Checkpoint
     from int8cal.calibration.engines.local import Collected
     from int8cal.graph.plan import Plan
-    from int8cal.job import Job, Method
+    from int8cal.job import Job
     from int8cal.progress import Clock
     from int8cal.search.candidate import Planned
     from int8cal.search.search import Result, Step
@@ -111,14 +111,14 @@ def plain_steps(inputs: Inputs, clock: Clock) -> tuple[StepResult, ...]:
     scorer = inputs.holdout.scorer
     if scorer is None:
         return ()
-    methods: dict[Method, None] = dict.fromkeys(("max", inputs.job.calibration.method))
-    scores = []
-    for method in methods:
-        job = replace(inputs.job, calibration=replace(inputs.job.calibration, method=method))
-        scores.append(scorer(run_recipe(replace(inputs, job=job, recipe=PLAIN), clock).model).db)
+    jobs = [inputs.job, replace(inputs.job, calibration=replace(inputs.job.calibration, method="max"))]
+    plain = [replace(inputs, job=job, recipe=PLAIN) for job in reversed(jobs)]
+    # of very few samples those of auto are by max too, in most cases with room
+    named = {f"nothing but {each.ranges_by(each.method)}": each for each in plain}
+    scores = [scorer(run_recipe(each, clock).model).db for each in named.values()]
     return tuple(
-        StepResult(f"nothing but ranges by {method}", before, score, kept=True)
-        for method, before, score in zip(methods, (None, *scores), scores, strict=False)
+        StepResult(name, before, score, kept=True)
+        for name, before, score in zip(named, (None, *scores), scores, strict=False)
     )
 
 

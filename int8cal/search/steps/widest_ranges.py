@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from int8cal.calibration.ranges import MOST_ROOM
 from int8cal.search.candidate import VERY_FEW, counted_over, with_ranges
 from int8cal.search.scorer import LEAST_FIT
 from int8cal.search.search import Remark, propose_candidate
@@ -31,9 +30,7 @@ def propose(state: State, inputs: Inputs) -> Proposals:
     wide = inputs.job.quantization.activations == "u16"  # these are the widest already
     if inputs.job.calibration.method != "auto" or wide:
         return
-    uncertainty, name = inputs.statistics.uncertainty, "all ranges by max"
-    if inputs.few and uncertainty is not None:
-        name = f"{name} and {100 * min(uncertainty, MOST_ROOM):.0f} % more"
+    name = f"all {inputs.ranges_by('max')}"
     if inputs.method == "max":
         yield Remark((f"{name}, unjudged: {inputs.statistics.samples} samples are too few",))
     elif inputs.holdout.scorer is not None:

@@ -4,8 +4,10 @@ import numpy as np
 import pytest
 
 from int8cal.calibration.ranges import MOST_ROOM
+from int8cal.progress import Clock
 from int8cal.search import candidate, search
 from int8cal.search.candidate import counted_over, plain_candidate, rescaled_candidate, with_ranges
+from int8cal.search.recipes import plain_steps
 from int8cal.search.scorer import Gain
 from int8cal.search.steps import widest_ranges
 
@@ -99,6 +101,21 @@ def test_of_too_few_to_judge_ranges_are_the_widest_from_the_start(asked, counted
         found = search.search(search.first_state(inputs, first), [widest_ranges.propose], inputs)
         assert found.notes == (f"{name_of(inputs)}, unjudged: {counted} samples are too few",)
         assert found.table.tensors["r"].high == with_room(inputs)
+
+
+@pytest.mark.parametrize("counted", [2, 7, 8])
+def test_explained_steps_name_the_ranges_that_there_are(asked, counted):
+    inputs = asked(counted)
+    first = name_of(inputs).removeprefix("all ") if counted < 8 else "ranges by auto"
+    found = [each.name for each in plain_steps(inputs, Clock())]
+    assert found == ["nothing but ranges by max", f"nothing but {first}"]
+
+
+def test_room_of_16_bits_is_not_told_as_that_of_few_samples(asked):
+    inputs = asked(7)
+    wide = replace(inputs.job.quantization, activations="u16")
+    assert inputs.ranges_by("max") == name_of(inputs).removeprefix("all ")
+    assert replace(inputs, job=replace(inputs.job, quantization=wide)).ranges_by("max") == "ranges by max"
 
 
 @pytest.mark.parametrize(("few", "kept"), [(16, "max"), (15, "auto")])
