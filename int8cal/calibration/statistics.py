@@ -197,6 +197,11 @@ class TensorStatistics:
         )
 
     @property
+    def has_widths(self) -> bool:
+        """Whether the ranges of single samples were counted; those of some alone would say nothing of all."""
+        return self.widths.samples > 0 or not self.count
+
+    @property
     def by_channel(self) -> bool:
         """Whether the per-channel histogram holds every value, as it does where the channels may be rescaled."""
         return self.channels is not None and int(self.channels.counts.sum()) == int(self.counts.sum())
@@ -227,7 +232,7 @@ class TensorStatistics:
             min(self.minimum, other.minimum),
             max(self.maximum, other.maximum),
             channels,
-            self.widths + other.widths,
+            self.widths + other.widths if self.has_widths and other.has_widths else Widths(),
         )
 
 

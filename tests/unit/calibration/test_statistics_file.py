@@ -1,13 +1,14 @@
 import io
 import json
 import zipfile
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from int8cal.calibration import statistics_file
-from int8cal.calibration.statistics import Statistics
+from int8cal.calibration.statistics import Statistics, Widths
 from int8cal.calibration.statistics_file import load_statistics, save_statistics
 from int8cal.errors import StatisticsError
 from int8cal.graph.taps import Tap
@@ -63,6 +64,15 @@ def test_how_much_single_samples_differ_is_the_same_of_shards(tools, tmp_path):
     loaded = load_statistics(tmp_path / "0.stats.npz") + load_statistics(tmp_path / "1.stats.npz")
     assert loaded.tensors["hidden"].widths == (shards[0] + shards[1]).tensors["hidden"].widths
     assert 0 < loaded.uncertainty == (shards[1] + shards[0]).uncertainty
+
+
+def test_of_statistics_without_them_added_to_others_nobody_knows_how_much_samples_differ(tools):
+    old = tools.statistics(1)
+    old = replace(old, tensors={name: replace(each, widths=Widths()) for name, each in old.tensors.items()})
+    news = tools.statistics(2) + tools.statistics(3)
+    assert news.uncertainty is not None
+    for total in (old + news, news + old, tools.statistics(2) + old + tools.statistics(3)):
+        assert total.uncertainty is None
 
 
 def test_names_with_slashes_colons_and_the_word_header_survive(tools, tmp_path):
