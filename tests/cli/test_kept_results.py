@@ -72,7 +72,7 @@ class TestAFailingEvaluation:
         ("error", "code"),
         [
             (RecursionError, 1),
-            (MemoryError, 1),
+            (MemoryError, 2),
             (ModelError, 3),
             (NonFiniteError, 5),
             (KeyboardInterrupt, 130),
