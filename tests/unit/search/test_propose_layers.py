@@ -112,7 +112,8 @@ def test_the_widest_ranges_are_offered_where_the_method_is_left_open(inputs, met
     job = replace(inputs.job, calibration=replace(inputs.job.calibration, method=method))
     asked = replace(inputs, job=job)
     found = search(first_state(asked, plain_candidate(asked)), [widest_ranges.propose], asked)
-    assert [each.name.partition(" by ")[0] for each in found.results] == ["all ranges"] * offered
+    name = f"all {asked.ranges_by('max')} (ranges of other samples)"
+    assert [each.name for each in found.results] == [name] * offered
 
 
 def test_without_a_holdout_nothing_is_offered(inputs):

@@ -204,7 +204,7 @@ def make_spotter(bench, seed):
         a = Gemm(x, W0, B0) b = Relu(a) c = Gemm(b, W1, B1) d = Relu(c) z = Gemm(d, W2, B2) y = Softmax <axis = 1> (z) }"""
     named = {f"W{i}": w for i, w in enumerate(weights)} | {f"B{i}": b for i, b in enumerate(biases)}
     # the world is noisier than the studio
-    studio, world = (sounds(rng, *each)[0].astype(np.float32) for each in ((160, centres, 0.9), (8000, centres, 1.1)))
+    studio, world = (sounds(rng, *each)[0].astype(np.float32) for each in ((300, centres, 0.9), (8000, centres, 1.1)))
     return Spotter(bench.text(text, **named), [{"x": row[None]} for row in studio], {"x": world})
 
 
@@ -237,8 +237,8 @@ def test_accurate_is_not_decided_by_chance_where_probabilities_are_saturated(ben
         accurate, _ = unseen(bench, spotter, "accurate")
         assert certain > 0.99
         gains.append(accurate[1] - fast[1])
-    assert np.mean(gains) > -0.5
-    assert min(gains) > -2.5  # with fewer samples left to judge by, one keeps the ranges of `auto`
+    assert np.mean(gains) > -0.3
+    assert min(gains) > -1.0
 
 
 def test_in_front_of_saturated_probabilities_noise_is_seen(bench, spotter):
