@@ -232,14 +232,22 @@ def fault_of(tensor: onnx.TensorProto) -> str:
         return "has no element type or a negative dimension"
     if tensor.HasField("segment"):
         return "is a part of a tensor, which nothing reads"
-    if tensor.data_type in _NOT_COUNTED or is_stored(tensor):  # of which the length was seen
+    if is_stored(tensor):  # of which the length was seen
         return ""
     if tensor.HasField("raw_data"):
-        held, expected, unit = len(tensor.raw_data), tensor_bytes(tensor), "bytes"
-    else:
-        held = len(getattr(tensor, helper.tensor_dtype_to_field(tensor.data_type)))
-        expected, unit = math.prod(tensor.dims), "values"
-    return f"has {held} of {expected} {unit}" if held != expected else ""
+        return fault_of_length(tensor, len(tensor.raw_data))
+    if tensor.data_type in _NOT_COUNTED:
+        return ""
+    held = len(getattr(tensor, helper.tensor_dtype_to_field(tensor.data_type)))
+    expected = math.prod(tensor.dims)
+    return f"has {held} of {expected} values" if held != expected else ""
+
+
+def fault_of_length(tensor: onnx.TensorProto, length: int) -> str:
+    """Say that so many bytes are not what a tensor's shape and type take; "" where they are, or are not counted."""
+    if tensor.data_type in _NOT_COUNTED or length == tensor_bytes(tensor):
+        return ""
+    return f"has {length} of {tensor_bytes(tensor)} bytes"
 
 
 _NOT_COUNTED = frozenset(

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import onnx
 from onnx import external_data_helper
 
-from int8cal.errors import Int8calError, ModelError, naming
+from int8cal.errors import Int8calError, ModelError, naming, reason_of
 from int8cal.graph.foreign import foreign_format
 from int8cal.graph.index import walk
 from int8cal.graph.ops import handles_codes
@@ -23,6 +23,7 @@ from int8cal.protos import (
     MAPPED,
     all_tensors,
     fault_of,
+    fault_of_length,
     graphs_within,
     is_large,
     tensor_bytes,
@@ -153,12 +154,40 @@ def _unreadable_data(path: Path, files: Sequence[Path], error: Exception) -> Mod
     do = f"put the whole data file {'itself, not a link to it, ' if linked else ''}beside the model"
     if path.is_symlink() and not any(file.exists() for file in at_fault):
         do = f"the model is a link: give what it leads to, {path.resolve()}, or link its data files, too"
+    name, fault = _misplaced(path)
     return ModelError(
-        f"its external data cannot be read ({listed or error})",
+        f"its external data cannot be read ({listed or error}){fault and f': tensor {name!r} {fault}'}",
         where=str(path),
         do=do,
         path=path,
+        tensor=name,
     )
+
+
+def _misplaced(path: Path) -> tuple[str, str]:
+    """Find the first tensor whose values are not where a model's file says: its name, and what is wrong; "" for none."""
+    for tensor in all_tensors(onnx.load(str(path), load_external_data=False).graph):
+        if external_data_helper.uses_external_data(tensor):
+            fault = _fault_of_place({entry.key: entry.value for entry in tensor.external_data}, tensor, path.parent)
+            if fault:
+                return tensor.name, fault
+    return "", ""
+
+
+def _fault_of_place(told: dict[str, str], tensor: onnx.TensorProto, directory: Path) -> str:
+    """Say what is wrong with where a tensor's values are said to be; "" for nothing that is seen from outside."""
+    try:
+        size = (directory / told.get("location", "")).stat().st_size
+    except OSError as error:
+        return f"is in a file that cannot be read ({reason_of(error)})"
+    given = {key: told.get(key) or "0" for key in ("offset", "length")}
+    for key, text in given.items():
+        if not text.isdecimal():
+            return f"has the {key} {_shortened(text)!r}, which is no number of bytes"
+    offset, length = int(given["offset"]), int(given["length"]) or tensor_bytes(tensor)
+    if offset + length > size:
+        return f"is at bytes {offset} to {offset + length}, the file has {size}"
+    return fault_of_length(tensor, length)
 
 
 def _shortened(name: str) -> str:

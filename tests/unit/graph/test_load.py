@@ -87,6 +87,28 @@ def test_damaged_external_data_is_named(model, tmp_path, damage):
         load_model(path)
 
 
+@pytest.mark.parametrize(
+    ("key", "value", "fault"),
+    [
+        ("location", "x.bin", r"'B' is in a file that cannot be read \(no such file or directory\)"),
+        ("offset", "8004", r"'B' is at bytes 8004 to \d+, the file has \d+"),
+        ("offset", "-4", r"'B' has the offset '-4', which is no number of bytes"),
+        ("length", "ten", r"'B' has the length 'ten', which is no number of bytes"),
+        ("length", "12", r"'B' has 12 of \d+ bytes"),
+    ],
+)
+def test_a_tensor_whose_external_data_are_elsewhere_is_named_with_its_place(model, tmp_path, key, value, fault):
+    path = tmp_path / "m.onnx"
+    onnx.save(model, path, save_as_external_data=True, location="w.bin", size_threshold=0)
+    edited = onnx.load(path, load_external_data=False)
+    entries = {entry.key: entry for entry in edited.graph.initializer[-1].external_data}
+    entries[key].value = value
+    path.write_bytes(edited.SerializeToString())
+    with pytest.raises(ModelError, match=f"external data cannot be read .*: tensor {fault}") as caught:
+        load_model(path)
+    assert caught.value.fields["tensor"] == "B"
+
+
 def test_a_link_to_a_model_whose_data_lie_elsewhere_is_told(model, tmp_path):
     (tmp_path / "real").mkdir()
     onnx.save(model, tmp_path / "real" / "m.onnx", save_as_external_data=True, location="w.bin", size_threshold=0)
