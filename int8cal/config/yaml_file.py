@@ -258,6 +258,10 @@ class _Builder:
         for key, value in node.value:
             if not isinstance(key, yaml.ScalarNode):
                 raise self._error(key, "a key must be plain text", "quote it, or remove the brackets")
+            if key.value in first:
+                line = first[key.value].start_mark.line + 1
+                raise self._error(key, f'key "{key.value}" is given twice, first on line {line}', "keep one of them")
+            first[key.value] = key
             if key.tag == _MERGE_TAG:
                 others = value.value if isinstance(value, yaml.SequenceNode) else [value]
                 for other in others:
@@ -266,10 +270,6 @@ class _Builder:
                         raise self._error(other, "<< takes a mapping", "point it to one")
                     merged = built | merged
                 continue
-            if key.value in first:
-                line = first[key.value].start_mark.line + 1
-                raise self._error(key, f'key "{key.value}" is given twice, first on line {line}', "keep one of them")
-            first[key.value] = key
             own[key.value] = self.build(value)
         return merged | own
 

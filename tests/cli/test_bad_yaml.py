@@ -31,6 +31,12 @@ BAD = {
     "an empty file": ("", 0, "the file is empty", 'start with "model: FILE"'),
     "nothing but comments": ("# nothing\n", 0, "the file is empty", 'start with "model: FILE"'),
     "a list": ("- model: net.onnx\n", 1, "expected a mapping", '"key: value" lines'),
+    "a merge key given twice": (
+        "model: m.onnx\ndata:\n  path: d\n  <<: {samples: 3}\n  <<: {samples: 5}\n",
+        5,
+        'key "<<" is given twice, first on line 4',
+        "keep one",
+    ),
     "a key given twice": (JOB + "data: e\n", 3, 'key "data" is given twice, first on line 2', "keep one"),
     # unknown keys
     "an unknown key": (JOB + "calibraton: {}\n", 3, 'unknown key "calibraton"', 'did you mean "calibration"?'),
