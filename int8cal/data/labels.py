@@ -319,6 +319,10 @@ def _read_csv(path: Path, where: str, form: str) -> list[_Row]:
                 if not any(cell.strip() for cell in cells):
                     continue
                 line = reader.line_num
+                if any("\0" in cell for cell in cells):
+                    raise _row_error(
+                        _Row(line, "", ""), "holds zero bytes, as UTF-16 does", where, f"save it as UTF-8: {form}"
+                    )
                 if len(cells) != 2 or not all(cell.strip() for cell in cells):
                     found = ",".join(cells)
                     raise _row_error(_Row(line, "", ""), f'"{found}" is not file,label', where, form)

@@ -267,6 +267,7 @@ def test_glob_may_choose_some_of_the_labelled_files(flat, rgb, feeds):
         ("a.png,1\nb.png,1\n", r'no row for "c\.png"; add a line c\.png,<label>'),
         ("a.png,1\nb.png,1\nc.png,1\nd.png,1\n", r'line 4: "d\.png" does not exist'),
         ("a.png,1\nb.png,1\na.png,1\nc.png,1\n", r'line 3: "a\.png" is listed twice'),
+        ("a\0.\0p\0n\0g\0,\0001\0\n\0", "line 1: holds zero bytes, as UTF-16 does; save it as UTF-8: write"),
         ("a.png,1\nb.png\nc.png,1\n", r'line 2: "b\.png" is not file,label'),
         ("a.png,1\nb.png,1,2\nc.png,1\n", r'line 2: "b\.png,1,2" is not file,label'),
         ("a.png,1\nb.png,\nc.png,1\n", "line 2"),
