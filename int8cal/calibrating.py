@@ -128,7 +128,7 @@ def _open_checkpoint(job: Job, sha256: str, tell: Callable[[str], object] | None
     checkpoint = Checkpoint(path, made_of, job.calibration.checkpoint)
     if not path.is_file():
         if job.calibration.resume:
-            tell(f"there is no {path} to go on from: the run begins with the first sample")
+            tell(f"there is no {path} to go on from: the run begins anew")
     elif job.calibration.resume:
         checkpoint.resume(changes)
         tell(f"going on from {path}: {checkpoint.samples:,} samples are counted")

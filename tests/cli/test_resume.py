@@ -118,7 +118,7 @@ def test_without_resume_it_is_told_of_and_the_run_begins_anew(call, work):
 def test_with_nothing_to_go_on_from_the_run_begins_with_the_first_sample(call, work):
     done = call(*CALIBRATE, "--resume")
     assert done.code == 0
-    assert "there is no out.checkpoint to go on from: the run begins with the first sample" in done.err
+    assert "there is no out.checkpoint to go on from: the run begins anew" in done.err
     assert bytes_of(work / "out") == bytes_of(work / "whole")
 
 
