@@ -88,8 +88,8 @@ def command(
         raise click.UsageError("--fix and --json take one MODEL", context)
     if fix != (output is not None):
         raise click.UsageError("--fix needs -o OUT.onnx, and -o needs --fix", context)
-    if data is None and (samples is not None or config is not None or skip_bad):
-        raise click.UsageError("--samples, --skip-bad and --config need --data", context)
+    if data is None and (samples is not None or config is not None or skip_bad or threads):
+        raise click.UsageError("--samples, --skip-bad, --threads and --config need --data", context)
 
     def one(model: str) -> None:
         settings = None if data is None else _data(model, data, samples, config, skip_bad=skip_bad)

@@ -94,6 +94,8 @@ def command(
     without results stops the batch. The exit code is that of the first job that failed.
     """
     values, flags = options.given_settings(context)
+    if dry_run and (junit.wanted or summary is not None):
+        raise click.UsageError("--dry-run runs no job: no verdicts for --junit, no rows for --summary", context)
     with starting(values):
         from int8cal.batch.jobs import load_tasks, select_tasks
 

@@ -342,8 +342,10 @@ def _require_sense_of_target(job: Job) -> None:
 
 def _require_nothing_of_activations(job: Job) -> None:
     """Refuse what is about activations where all of them stay float."""
-    settings = job.quantization
+    settings, calibration = job.quantization, job.calibration
     contrary = {
+        f"method {calibration.method}": calibration.method != CalibrationSettings.method,
+        f"percentile {calibration.percentile:g}": calibration.percentile != CalibrationSettings.percentile,
         f"recipe {settings.recipe}": settings.recipe != "fast",
         f"activations {settings.activations}": settings.activations != "u8",
         "uint8_input": settings.uint8_input,

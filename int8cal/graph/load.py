@@ -165,7 +165,7 @@ def _unreadable_data(path: Path, files: Sequence[Path], error: Exception) -> Mod
 
 
 def _misplaced(path: Path) -> tuple[str, str]:
-    """Find the first tensor whose values are not where a model's file says: its name, and what is wrong; "" for none."""
+    """Find the first tensor whose values are not where a model's file says: its name and the fault; "" for none."""
     for tensor in all_tensors(onnx.load(str(path), load_external_data=False).graph):
         if external_data_helper.uses_external_data(tensor):
             fault = _fault_of_place({entry.key: entry.value for entry in tensor.external_data}, tensor, path.parent)

@@ -194,7 +194,8 @@ def test_fix_never_writes_over_a_file(call, write, tmp_path):
 
 
 @pytest.mark.parametrize(
-    "options", [["--fix"], ["-o", "out.onnx"], ["--samples", "3"], ["--config", "job.yaml"], ["--skip-bad"]]
+    "options",
+    [["--fix"], ["-o", "out.onnx"], ["--samples", "3"], ["--config", "job.yaml"], ["--skip-bad"], ["--threads", "2"]],
 )
 def test_options_that_need_another_are_usage_errors(call, write, options):
     done = call("audit", write(UNSAFE["gemm"]()), *options)

@@ -169,6 +169,8 @@ def test_an_edited_form_that_cannot_be_ends_with_6(call, calibrated, forms, mess
             "weights_only leaves all activations in float, so there is nothing",
         ),
         (("--weights-only", "--activations", "u16"), "nothing for activations u16 to do"),
+        (("--weights-only", "--method", "kl"), "nothing for method kl to do"),
+        (("--weights-only", "--percentile", "99.9"), "nothing for percentile 99.9 to do"),
         (("--weights-only", "--target", "tensorrt"), "target tensorrt takes weights of 8 bits only beside activations"),
     ],
 )

@@ -50,6 +50,13 @@ def test_rows_fit_the_terminal_whose_columns_have_no_room_as_values_behind_their
     assert max(map(len, here("run", batch, "--dry-run").out.splitlines())) <= columns
 
 
+@pytest.mark.parametrize("option", ["--junit", "--summary"])
+def test_a_dry_run_writes_no_results_so_it_takes_no_place_for_them(here, pipeline, batch, option):
+    done = here("run", batch, "--dry-run", option, "file.xml")
+    assert (done.code, done.out) == (2, "")
+    assert "usage: --dry-run runs no job: no verdicts for --junit, no rows for --summary;" in done.message
+
+
 def test_what_is_found_about_the_data_is_told_with_the_job_and_in_the_summary(here, pipeline, batch):
     found = (Finding("chance", "the FP32 model guesses", "check the labels"), Finding("drift", "unlike", "calibrate"))
     pipeline.report = replace(pipeline.report, findings=found)
