@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 import yaml
 
 from int8cal.errors import ConfigError
+from int8cal.io.paths import require_no_device
 from int8cal.phrases import has_plain_digits
 
 if TYPE_CHECKING:
@@ -121,6 +122,7 @@ def read_yaml(path: Path) -> YamlFile:
     def refused(what: str, do: str) -> ConfigError:
         return ConfigError(what, do=do, where=str(path), path=path)
 
+    require_no_device(path, ConfigError, "name an existing YAML file")
     try:
         data = path.read_bytes()
     except OSError as error:

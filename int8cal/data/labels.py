@@ -17,7 +17,7 @@ from int8cal.data.fit import LABEL_KEYS, label_values
 from int8cal.data.remote import is_url
 from int8cal.data.sample import row_name
 from int8cal.errors import DataError
-from int8cal.io.paths import from_home
+from int8cal.io.paths import from_home, require_no_device
 from int8cal.phrases import quoted
 
 if TYPE_CHECKING:
@@ -114,6 +114,7 @@ def find_labels(
         return own_labels(own, declared=True)
     if setting is not None:
         path = from_home(setting)
+        require_no_device(path, DataError, 'give a CSV file, "folders" or "none"')
         listed = _list_in(path, parts)
         return _from_csv(path, found, parts) if listed is None else listed
     own = [part for _, part in parts if part.labels is not None]

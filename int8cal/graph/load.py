@@ -38,6 +38,7 @@ from int8cal.stored import LEAST, can_store, content_of, folder, placed, stored,
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
+_GIVE = "give the path of an .onnx file"
 _LONGEST_REASON = 200  # characters of what onnx says in a message
 _LONGEST_NAME = 60  # characters of a file name in a message
 
@@ -52,7 +53,7 @@ def load_model(path: Path) -> onnx.ModelProto:
         ModelError: the file is missing, not ONNX, truncated, empty, holds a tensor of no known type or with another
             number of values than its shape says, or its external data is missing or outside the model's folder.
     """
-    require_readable(path, ModelError, "give the path of an .onnx file")
+    require_readable(path, ModelError, _GIVE)
     try:
         model = onnx.load(str(path), load_external_data=False)
     except Exception as error:  # protobuf raises DecodeError, onnx a family of its own
@@ -292,6 +293,7 @@ def model_files(path: Path) -> tuple[Path, ...]:
 
 @functools.lru_cache(maxsize=8)
 def _names_in(path: Path, stamp: tuple[int, ...] | None) -> frozenset[str]:  # noqa: ARG001 - of a file as it is
+    require_readable(path, ModelError, _GIVE)
     # a job asks several times, and each time a large file would be read
     return frozenset(external_files(onnx.load(str(path), load_external_data=False)))
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from int8cal.errors import TableError, reason_of
+from int8cal.io.paths import require_no_device
 from int8cal.numerics.affine import S8, Affine, positive_scale
 from int8cal.phrases import counted, some
 from int8cal.quantization.corrections import CORRECTIONS, Equalization, Uint8Input
@@ -59,6 +60,7 @@ def read_bytes(path: Path) -> bytes:
     Raises:
         TableError: It cannot be read.
     """
+    require_no_device(path, TableError, "give an existing file")
     try:
         return path.read_bytes()
     except OSError as error:

@@ -51,6 +51,20 @@ def require_readable(path: Path, error: type[Int8calError], do: str) -> None:
         raise error(f"cannot be read ({why})", where=str(path), do=do, path=path) from failure
 
 
+def require_no_device(path: Path, error: type[Int8calError], do: str) -> None:
+    """Refuse a pipe, device or socket: reading one may wait for ever, or never end. Whoever reads tells all else.
+
+    Raises:
+        Int8calError: Of the class `error`.
+    """
+    try:
+        mode = path.stat().st_mode
+    except (OSError, ValueError):
+        return
+    if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
+        raise error("is not a regular file", where=str(path), do=do, path=path)
+
+
 def require_free(path: Path, *, overwrite: bool, directory: bool = False) -> None:
     """Refuse an output that exists without --overwrite, is of the wrong kind, or cannot be written; creates nothing.
 

@@ -317,3 +317,21 @@ def test_the_name_of_a_job_makes_no_directory_elsewhere(call, tmp_path, data, na
     require_plain(done.out + done.err)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["batch", data]
     assert done.code == 2, done.err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code"),
+    [
+        (("calibrate", os.devnull, "--data", "x.npy"), 3),
+        (("init", os.devnull, "-o", "-"), 3),
+        (("evaluate", "m.onnx", os.devnull, "--data", "x.npy"), 3),
+        (("calibrate", "m.onnx", "--data", "x.npy", "--labels", os.devnull), 4),
+        (("calibrate", "--config", os.devnull), 2),
+        (("run", os.devnull), 2),
+        (("table", os.devnull, "--from", "ncnn", "-o", "t.table.json"), 6),
+    ],
+)
+def test_a_pipe_or_device_is_no_file_to_read_which_might_never_end(call, tmp_path, data, arguments, code):
+    onnx.save(network(), tmp_path / "m.onnx")
+    done = call(*arguments)
+    assert (done.code, "is not a regular file" in done.message) == (code, True)
