@@ -32,7 +32,7 @@ from dataclasses import dataclass, field
 from typing import IO, TYPE_CHECKING, BinaryIO
 
 from int8cal.io.paths import temporary_directory
-from int8cal.io.signals import signal_main
+from int8cal.io.signals import heeded, signal_main
 from int8cal.progress import Exclusive, tell_warnings
 
 if TYPE_CHECKING:
@@ -291,13 +291,13 @@ def _own_pipes() -> _Connection:
 
 
 def _end_like_the_parent() -> None:
-    """Turn SIGTERM into KeyboardInterrupt, so that staged files are removed; wake up when the parent dies."""
+    """Turn signals that end a run into KeyboardInterrupt: staged files are removed. Wake up when the parent dies."""
 
     def interrupt(_number: int, _frame: FrameType | None) -> None:
         raise KeyboardInterrupt
 
-    signal.signal(signal.SIGTERM, interrupt)
-    signal.signal(signal.SIGINT, interrupt)
+    for number in heeded():
+        signal.signal(number, interrupt)
     if sys.platform == "linux":
         # a stopped worker would wait for ever for a parent that was killed; awake, it finds its pipe closed
         with contextlib.suppress(OSError, AttributeError):

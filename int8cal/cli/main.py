@@ -33,7 +33,7 @@ from int8cal.errors import (
     reason_of,
     shortage_of,
 )
-from int8cal.io.signals import signal_main
+from int8cal.io.signals import INTERRUPTS, heeded, signal_main
 from int8cal.progress import tell_warnings
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ EXIT_INTERRUPTED = 130
 EXIT_BROKEN_PIPE = 141  # 128 + SIGPIPE, what a shell reports of a program that it ended
 _NARROW = 60  # columns
 _OBJECTS = 10_000  # made between two looks for garbage; every 700 took a tenth of a long graph's time
-_IMPORT_S = 0.05  # after which an interrupt comes again, where a module was being loaded
+_IMPORT_S = 0.05  # after which an interrupt comes again, where a module was being loaded or compiled code dropped it
 # Name -> what `int8cal --help` says; the command is `command` in int8cal.cli.<name>, but for those beside another.
 COMMANDS = {
     "calibrate": "Calibrate a model on data and write its int8 model, table and accuracy report.",
@@ -241,7 +241,7 @@ def entry() -> NoReturn:
             stream.reconfigure(errors="backslashreplace")
     tell_warnings(say)
     code = main()
-    for number in (signal.SIGINT, signal.SIGTERM):  # all is done and told: it must not end with another code, or words
+    for number in INTERRUPTS:  # all is done and told: it must not end with another code, or words
         signal.signal(number, signal.SIG_IGN)
     if code == EXIT_INTERRUPTED:
         # a thread may still be inside compiled code, which does not survive the interpreter's own way of shutting down
@@ -316,7 +316,9 @@ def _is_importing(frame: FrameType | None) -> bool:
 
 @contextlib.contextmanager
 def _interrupts(signals: list[int]) -> Iterator[None]:
-    """Treat SIGTERM like Ctrl-C, so that a job stopped by a scheduler also leaves no half-written file.
+    """Treat SIGTERM and SIGHUP like Ctrl-C: a job stopped by a scheduler, too, leaves no half-written file.
+
+    Compiled code may drop what a handler raises, which Python tells as an error that it ignored; then it comes again.
 
     Args:
         signals: Takes the number of each signal that arrives.
@@ -325,18 +327,30 @@ def _interrupts(signals: list[int]) -> Iterator[None]:
     def interrupt(number: int, frame: FrameType | None) -> None:
         signals.append(number)
         if _is_importing(frame):
-            again = threading.Timer(_IMPORT_S, signal_main, (number,))
-            again.daemon = True
-            again.start()
+            _come_again(number)
             return
         raise KeyboardInterrupt
+
+    def dropped(told: sys.UnraisableHookArgs) -> None:
+        if signals and issubclass(told.exc_type, KeyboardInterrupt):
+            _come_again(signals[-1])
+        else:
+            unraisable(told)
 
     if threading.current_thread() is not threading.main_thread():  # only the main thread may set handlers
         yield
         return
-    before = [(number, signal.signal(number, interrupt)) for number in (signal.SIGINT, signal.SIGTERM)]
+    before = [(number, signal.signal(number, interrupt)) for number in heeded()]
+    unraisable, sys.unraisablehook = sys.unraisablehook, dropped
     try:
         yield
     finally:
+        sys.unraisablehook = unraisable
         for number, handler in before:
             signal.signal(number, handler)
+
+
+def _come_again(number: int) -> None:
+    again = threading.Timer(_IMPORT_S, signal_main, (number,))
+    again.daemon = True
+    again.start()

@@ -5,6 +5,14 @@ from __future__ import annotations
 import signal
 import threading
 
+# Those that end a run in order; the last one is that of a terminal or connection that is gone. Windows has none.
+INTERRUPTS = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name))
+
+
+def heeded() -> list[signal.Signals]:
+    """Return those of `INTERRUPTS` that this process is to heed: not a hangup that `nohup` had it ignore."""
+    return [each for each in INTERRUPTS if each == signal.SIGINT or signal.getsignal(each) != signal.SIG_IGN]
+
 
 def signal_main(number: int) -> None:
     """Send the main thread a signal from any thread; it ends what that waits for where the system can do so.

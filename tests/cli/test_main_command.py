@@ -21,6 +21,7 @@ from int8cal.cli.grouped import GROUPS
 from int8cal.cli.main import COMMANDS, cli
 from int8cal.data.checks import Finding
 from int8cal.evaluation.figures import FIGURES, OUTPUT_FIGURES
+from int8cal.io.signals import INTERRUPTS
 from int8cal.quantization.table import StepResult
 
 Engine = Literal["local", "ray"]
@@ -207,7 +208,7 @@ def test_an_interrupt_ends_with_130(here, pipeline):
     assert done.err.strip() == "int8cal: interrupted; nothing was half-written"
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", INTERRUPTS)
 def test_a_signal_ends_the_process_with_130(number):
     body = "describe.describe_machine = lambda: (print('ready', flush=True), linger())"
     with child(body, ["doctor"]) as process:
@@ -218,7 +219,7 @@ def test_a_signal_ends_the_process_with_130(number):
     assert err.strip() == "int8cal: interrupted; nothing was half-written"
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", INTERRUPTS)
 def test_a_signal_after_the_end_changes_nothing(number):
     script = f"""
 import atexit, signal, sys
@@ -250,6 +251,33 @@ describe.describe_file = inspect
     assert process.returncode == 130
     assert err.strip() == "int8cal: interrupted; nothing was half-written"
     assert (tmp_path / "loaded").is_file()
+
+
+def test_an_interrupt_that_compiled_code_drops_comes_again():
+    body = """
+import signal
+class Finalized:
+    def __del__(self):
+        signal.raise_signal(signal.SIGTERM)
+def load():
+    Finalized()  # what is raised there is told as ignored
+    print('ready', flush=True)
+    linger()
+describe.describe_machine = load
+"""
+    with child(body, ["doctor"]) as process:
+        out, err = process.communicate(timeout=30)
+    assert (process.returncode, out) == (130, "ready\n")
+    assert err.strip() == "int8cal: interrupted; nothing was half-written"
+
+
+@pytest.mark.skipif(not hasattr(signal, "SIGHUP"), reason="no hangup on Windows")
+def test_a_hangup_that_nohup_has_ignored_changes_nothing():
+    body = "describe.describe_machine = lambda: [signal.raise_signal(signal.SIGHUP), 'done'][1:]"
+    ignored = "import signal; signal.signal(signal.SIGHUP, signal.SIG_IGN)"
+    with child(f"{ignored}; {body}", ["doctor"]) as process:
+        out, err = process.communicate(timeout=30)
+    assert (process.returncode, out, err) == (0, "done\n", "")
 
 
 def test_an_interrupt_that_an_extension_module_turns_into_its_own_error_still_ends_with_130():
