@@ -106,7 +106,8 @@ def plan_job(
         trim = trimmer(signature, model, taps=taps, threads=threads)
         shard = None if job.calibration.shard is None else Shard.parse(job.calibration.shard)
         judged = job.evaluation.data
-        feeds = open_samples(job.data, model, signature, stream, trim, threads=threads, shard=shard, judged=judged)
+        with naming(prepared.where):
+            feeds = open_samples(job.data, model, signature, stream, trim, threads=threads, shard=shard, judged=judged)
         prepared = replace(prepared, signature=feeds.signature)
         known = None if job.calibration.statistics is None else load_statistics(job.calibration.statistics)
     return Planned(source, prepared, plan, taps, uint8, trim, stream, feeds, metric, known)

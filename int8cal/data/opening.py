@@ -68,10 +68,14 @@ def open_feeds(
     Raises:
         DataError: Nothing usable there, or files or labels that do not fit.
         ConfigError: Preprocessing that contradicts itself or the model's input.
-        ModelError: The model has no inputs.
+        ModelError: The model has no inputs, or takes batches of 0 rows.
     """
     if not signature.inputs:
         raise ModelError("has no inputs, so no data can be fed", do="give a model with inputs")
+    if signature.batch == 0:
+        none = next(spec for spec in signature.inputs if spec.shape and spec.shape[0] == 0)
+        what = f"input {none.name!r} has shape {none.shape}: no sample has 0 rows"
+        raise ModelError(what, do="export it with a batch axis of any size, or of 1", tensor=none.name, graph="")
 
     def opened_for(signature: Signature) -> Feeds:
         if is_dataset(settings.path):

@@ -108,11 +108,6 @@ def prepare(
         signature = signature_of(original)
         if not signature.outputs:
             raise ModelError("has no outputs, so nothing is computed", where=where, do="give a model with outputs")
-        if signature.batch == 0:
-            none = next(spec for spec in signature.inputs if spec.shape and spec.shape[0] == 0)
-            what = f"input {none.name!r} has shape {none.shape}: no sample has 0 rows"
-            do = "export it with a batch of 1, or with a batch axis of any size"
-            raise ModelError(what, where=where, do=do, tensor=none.name)
         header = without_weights(original)
         _require_tensors(original, where)
         normal = normalize(original, where, OPSET_OF_16_BITS if activations == "u16" else MIN_OPSET)

@@ -76,6 +76,12 @@ def test_model_without_inputs_is_a_model_error(tmp_path, feeds):
         feeds(tmp_path, Signature((), ()))
 
 
+def test_a_batch_of_no_rows_is_a_model_error(tmp_path, feeds):
+    _save_rows(tmp_path, 2)
+    with pytest.raises(ModelError, match=r"input 'x' has shape \(0, 3\): no sample has 0 rows"):
+        feeds(tmp_path, Signature((TensorSpec("x", np.dtype(np.float32), (0, 3)),), ()))
+
+
 def test_only_one_file_is_loaded_at_a_time(tmp_path, vector, feeds):
     _save_rows(tmp_path, 3)
     stream = iter(feeds(tmp_path, vector))

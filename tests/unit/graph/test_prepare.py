@@ -350,9 +350,3 @@ def test_other_products_stay_as_they_are(bench, inputs, outputs, body, bias):
     prepared = prepare(model, simplify)
     assert "MatMul" in ops(prepared.model)
     same_outputs(bench, model, prepared)
-
-
-def test_a_batch_of_no_rows_is_refused(bench):
-    model = bench.text("g (float[0,4] x) => (float[0,6] y) { y = MatMul(x, W) }", W=(4, 6))
-    with pytest.raises(ModelError, match=r"input 'x' has shape \(0, 4\): no sample has 0 rows; export it with"):
-        prepare(model, simplify)
