@@ -160,12 +160,21 @@ def renewed_scale_warnings(built: BuiltModel) -> tuple[str, ...]:
 
 
 def unknown_tensor_warnings(prepared: onnx.ModelProto, table: CalibrationTable) -> tuple[str, ...]:
-    """Say which tensors of a table the model does not have; raw pixels come with tensors of their own."""
-    index = Index(prepared)
-    odd = [name for name in table.tensors if name not in index.producer.keys() | index.inputs]
-    if not odd or Uint8Input.of(table):
+    """Say which tensors and weights of a table the model does not have; raw pixels come with tensors of their own."""
+    if Uint8Input.of(table):
         return ()
-    return (f"the model has no tensor {odd[0]!r}" + (f", nor {len(odd) - 1} more of the table's" if odd[1:] else ""),)
+    index = Index(prepared)
+    held = index.initializers.keys() | index.producer.keys() | index.inputs
+    computed = held - index.initializers.keys()
+    odd = {
+        "tensor": [name for name in table.tensors if name not in computed],
+        "weight": [name for name in table.weights if not {name, name.rpartition("@")[0]} & held],
+    }
+    return tuple(
+        f"the model has no {kind} {names[0]!r}" + (f", nor {len(names) - 1} more of the table's" if names[1:] else "")
+        for kind, names in odd.items()
+        if names
+    )
 
 
 def _check_forms(plan: Plan, table: CalibrationTable) -> None:

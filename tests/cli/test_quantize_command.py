@@ -73,13 +73,15 @@ def test_what_an_edit_changes_besides_and_names_that_the_model_lacks_are_told(ca
     shared = next(name for name, entry in tensors.items() if entry["source"] == "shared")
     tensors[shared]["high"] /= 2
     tensors["zz"] = next(iter(tensors.values()))
+    table["weights"] |= dict.fromkeys(("vv", "ww@node"), next(iter(table["weights"].values())))
     (tmp_path / "edited.table.json").write_text(json.dumps(table))
     done = call("quantize", sample / "model.onnx", "--table", "edited.table.json", "-o", "q.onnx")
     assert done.code == 0
-    follow, stranger = done.err.splitlines()
+    follow, stranger, weights = done.err.splitlines()
     assert follow.startswith(f"int8cal: warning: tensor {shared!r} shares its scale: ")
     assert follow.endswith("take the edit too")
     assert stranger == "int8cal: warning: the model has no tensor 'zz'"
+    assert weights == "int8cal: warning: the model has no weight 'vv', nor 1 more of the table's"
 
 
 def test_a_tensor_without_entry_is_told_with_the_file(call, sample, sample_run, tmp_path):
