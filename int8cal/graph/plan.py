@@ -28,7 +28,8 @@ class QuantizedTensor:
         source: Its own values count for the group's range (False where an op only passes values of another tensor on).
         exclusive: Every reader takes the dequantized value; otherwise only the integer readers do.
         node, op_type: The producer ("" and "Input" for a graph input).
-        channel_axis: 1 (N, C, ...) or -1 (..., C) where a layer reads it, with `channels`; None where none does.
+        channel_axis: 1 (N, C, ...) or -1 (..., C) where a layer reads it, with `channels`; None where none does,
+            or where several have them on different axes.
     """
 
     tensor: str

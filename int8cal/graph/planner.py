@@ -274,11 +274,15 @@ class _Planner:
         # of integer kernels that cannot write float
         ends = {name for node in integer if not self.rules[node.op_type].float_output for name in self._ends(node)}
         passed = {name for node in integer if self._only_passes(node) for name in node.output}
-        readers = {layer.input: layer for layer in self.layers.values()}
+        layouts: dict[str, set[tuple[int, int]]] = {}
+        for each in self.layers.values():
+            layouts.setdefault(each.input, set()).add((each.channel_axis, each.channels))
         groups, tensors = dict[str, str](), list[QuantizedTensor]()
         for tensor in order:
             producer = self.index.producer.get(tensor)
-            layer = readers.get(tensor)
+            # channels of a Conv are no channels of a product beside it, though they may be as many
+            layout = layouts.get(tensor, set())
+            channel_axis, channels = layout.pop() if len(layout) == 1 else (None, 0)
             tensors.append(
                 QuantizedTensor(
                     tensor=tensor,
@@ -287,8 +291,8 @@ class _Planner:
                     exclusive=tensor in ends,
                     node=producer.name if producer is not None else "",
                     op_type=producer.op_type if producer is not None else "Input",
-                    channel_axis=None if layer is None else layer.channel_axis,
-                    channels=0 if layer is None else layer.channels,
+                    channel_axis=channel_axis,
+                    channels=channels,
                 )
             )
         unquantized = [self._explained(each, ends) for each in self.unquantized] + self._fused_exclusions(integer)

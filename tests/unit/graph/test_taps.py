@@ -16,6 +16,15 @@ def test_taps_are_the_planned_tensors_with_the_channels_of_their_readers(bench):
     assert make_taps(plan) == (Tap("x", 1, 4), Tap("r"), Tap("f", -1, 288))
 
 
+def test_a_tensor_whose_readers_have_its_channels_on_several_axes_is_tapped_without_them(bench):
+    model = bench.text(
+        "g (float[N,4,4] x) => (float[A,B,C] y, float[N,4,D] z) { y = Conv(x, W) z = MatMul(x, V) }",
+        W=(5, 4, 1),
+        V=(4, 3),
+    )
+    assert make_taps(make_plan(bench.prepared(model).model, Selection()))[0] == Tap("x")
+
+
 def test_the_tapped_model_gives_the_tensors_and_leaves_the_model_alone(bench):
     model = bench.text("g (float[N,4] x) => (float[N,4] y) { a = Tanh(x) b = Neg(a) y = Abs(b) }")
     before = model.SerializeToString(deterministic=True)

@@ -108,3 +108,18 @@ def test_layers_without_a_bias_are_left_alone(bench):
     model = bench.text("g (float[N,4] x) => (float[A,B] y) { y = MatMul(x, W) }", W=(4, 6))
     prepared, plan, _, built = bench.quantized(model)
     assert bias_deltas(built.draft, bench.statistics(prepared, plan).tensors, built.layers) == {}
+
+
+@pytest.mark.parametrize("length", [6, 4])  # 4: as many as the channels of the convolution
+@pytest.mark.parametrize("nodes", ["y = Conv(x, W, B) z = MatMul(x, V)", "z = MatMul(x, V) y = Conv(x, W, B)"])
+def test_a_layer_whose_input_has_its_channels_elsewhere_for_another_layer_is_left_alone(bench, length, nodes):
+    """A product along the axis of time, as operators in the frequency domain have it, beside a convolution over it."""
+    model = bench.text(
+        f"g (float[N,4,{length}] x) => (float[N,A,B] y, float[N,4,C] z) {{ {nodes} }}",
+        W=(5, 4, 1),
+        B=(5,),
+        V=(length, 3),
+    )
+    prepared, plan, _, built = bench.quantized(model)
+    assert len(plan.layers) == 2
+    assert bias_deltas(built.draft, bench.statistics(prepared, plan).tensors, built.layers) == {}
