@@ -141,11 +141,11 @@ def _audit_scope(optimized: onnx.ModelProto, original: onnx.ModelProto | None) -
                 reason = WEIGHT_ONLY
             else:
                 reason = graph.reason(node, names)
-            listed.append(FloatNode(name, node.op_type, reason, residual=bool(whole)))
+            listed.append(FloatNode(name, names.op_type(node), reason, residual=bool(whole)))
         elif role != "move" and graph.gives_real(node):
             name = names.node(node)
             quantized = graph.has_quantized_weights(node) or name in weight_only
-            listed.append(FloatNode(name, node.op_type, WEIGHT_ONLY if quantized else NOT_QUANTIZED))
+            listed.append(FloatNode(name, names.op_type(node), WEIGHT_ONLY if quantized else NOT_QUANTIZED))
     return Fusion(integer=integer, float_=len(listed), nodes=tuple(listed))
 
 
@@ -213,8 +213,9 @@ class _Optimized:
 
     def reason(self, node: onnx.NodeProto, names: OriginalNames) -> str:
         """Why the node runs in float, as far as the graph shows it."""
-        known = trait(node.op_type)
-        op = known.unfused or node.op_type
+        op = names.op_type(node)
+        known = trait(op)
+        op = known.unfused or op
         rule = ONNXRUNTIME_CPU.get(op)
         passes = known.passes or (rule is not None and rule.kind == "pass")
         if op in KERNELS:

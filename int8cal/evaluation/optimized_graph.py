@@ -139,6 +139,9 @@ _REAL = frozenset({TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.BFLOAT16,
 
 _LINEAR = frozenset({"Conv", "Gemm", "MatMul"})
 _LAYOUT_SUFFIX = "_nchwc"
+# What the runtime writes as a convolution that scales channels, between its own float kernels. The name of that begins
+# with the one of its output, and ends so.
+_SCALES = {"_bn": "BatchNormalization", "_mul": "Mul"}
 # Names that the runtime makes up for what it adds.
 _TOKEN = re.compile(r"_token_\d+$")
 _MADE_UP = re.compile(rf"{_TOKEN.pattern}|^(ReorderInput|ReorderOutput|split_output)$")
@@ -219,6 +222,9 @@ class OriginalNames:
         for name in (node.name, _TOKEN.sub("", node.name) if node.op_type != "Transpose" else ""):
             if name in self._nodes:
                 return str(name)
+        scaling = self._scaling(node)
+        if scaling is not None and scaling.name:
+            return str(scaling.name)
         op = trait(node.op_type).unfused or node.op_type
         same = next((self._before[name] for name in self._outputs(node) if name in self._before), None)
         while same is not None and op in _LINEAR and same.op_type != op and same.op_type not in _LINEAR and same.input:
@@ -227,6 +233,11 @@ class OriginalNames:
             return str(same.name)
         named = [node.name.removesuffix(_LAYOUT_SUFFIX), *self._outputs(node)]
         return next((name for name in named if name and not _MADE_UP.search(name)), node.op_type)
+
+    def op_type(self, node: onnx.NodeProto) -> str:
+        """Say which op a node is; a convolution that only scales channels is what it was made of."""
+        scaling = self._scaling(node)
+        return str(node.op_type if scaling is None else scaling.op_type)
 
     def tensor(self, name: str, made: str = "the output of {}") -> str:
         """Name a tensor; one that the runtime made up after the tensor that it holds, or the node that gives it.
@@ -243,6 +254,14 @@ class OriginalNames:
             return held[0]
         known = not self._tensors and not _MADE_UP.search(name)
         return name if known else made.format(self.node(producer))
+
+    def _scaling(self, node: onnx.NodeProto) -> onnx.NodeProto | None:
+        """Find what a convolution that only scales channels was made of."""
+        name = node.name.removesuffix(_LAYOUT_SUFFIX)
+        if node.op_type != "Conv" or name == node.name or name in self._before:
+            return None
+        made = ((self._before.get(name.removesuffix(end)), op) for end, op in _SCALES.items() if name.endswith(end))
+        return next((found for found, op in made if found is not None and found.op_type == op), None)
 
     def _outputs(self, node: onnx.NodeProto) -> Iterator[str]:
         """Names that a node's outputs may have had: those it was made from first, then those behind layout changes."""

@@ -160,6 +160,28 @@ def test_convolutions_far_from_the_one_quantized_layer_count(tools):
     assert not [text for text in (*named, *named.values()) if "token" in text or "nchwc" in text]
 
 
+def test_what_the_runtime_writes_as_a_convolution_keeps_its_name_and_its_op(tools):
+    rng = np.random.default_rng(0)
+    weights = {name: rng.normal(size=(16, 16, 3, 3)).astype(np.float32) for name in ("W", "V")}
+    ones = {name: np.linspace(0.5, 1.5, 16, dtype=np.float32) for name in ("g", "b", "m", "v")}
+    model = tools.model(
+        """g (float[1,16,16,16] x) => (float[1,16,2,2] y) {
+            c = Conv <pads = [1, 1, 1, 1]> (x, W)
+            s = Mul(c, F)
+            a = Max(c, s)
+            p = MaxPool <kernel_shape = [2, 2], strides = [2, 2]> (a)
+            n = BatchNormalization(p, g, b, m, v)
+            d = Conv <strides = [2, 2]> (n, V)
+            y = MaxPool <kernel_shape = [2, 2]> (d)
+        }""",
+        **weights,
+        **ones,
+        F=np.linspace(0.1, 0.4, 16, dtype=np.float32).reshape(16, 1, 1),
+    )
+    named = [(node.node, node.op_type) for node in audit_fusion(model).nodes]
+    assert named == [(f"{node.op_type}_{at}", node.op_type) for at, node in enumerate(model.graph.node)]
+
+
 def test_arithmetic_on_shapes_and_movement_do_not_count(tools):
     model = tools.model(
         """g (float[N,4,8] x) => (float[M,K] y) <int64 zero = {0}, int64[1] rest = {-1}, int64[1] axis = {0}> {
