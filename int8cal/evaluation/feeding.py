@@ -382,9 +382,13 @@ def _strength(model: onnx.ModelProto, samples: Sequence[Sample], threads: int) -
     expected = _first_layer(Index(model))
     if expected is None or not samples:
         return None
-    session = Session(tapped_model(model, [expected.tensor]), threads=threads)
-    runs = run_each(session, signature_of(model), samples, [expected.tensor])
-    values = [np.moveaxis(outputs[expected.tensor], 1, 0) for _, outputs in runs]
+    name = expected.tensor
+    if name in samples[0].feed:
+        seen = [sample.feed[name] for sample in samples]
+    else:
+        session = Session(tapped_model(model, [name]), threads=threads)
+        seen = [outputs[name] for _, outputs in run_each(session, signature_of(model), samples, [name])]
+    values = [np.moveaxis(each, 1, 0) for each in seen]
     x = np.concatenate([each.reshape(each.shape[0], -1) for each in values], axis=1).astype(np.float64)
     if expected.deviation is not None:
         return float(np.median(np.sqrt(np.square(x - expected.center[:, None]).mean(axis=1)) / expected.deviation))
@@ -397,8 +401,8 @@ class _Expected:
     """What a model's first layer gives for data like those of its training.
 
     Attributes:
-        tensor: Its output.
-        center: Biases, float64 (C,); or the running mean of a BatchNormalization behind it.
+        tensor: Its output; what a BatchNormalization in front of it reads.
+        center: Biases, float64 (C,); or the running mean of a BatchNormalization beside it.
         deviation: What that one has seen, float64 (C,); None for biases.
     """
 
@@ -408,24 +412,36 @@ class _Expected:
 
 
 def _first_layer(index: Index) -> _Expected | None:
-    """Follow the input to the first convolution, and read its biases or the BatchNormalization behind it."""
+    """Follow the input to the first convolution, and read its biases or a BatchNormalization up to behind it."""
     (name,) = index.inputs
     for _ in range(_LONGEST):
         reader = index.only_reader(name)
         if reader is None:
             return None
+        normalized = _normalized(index, reader)
+        if normalized is not None:
+            return normalized
         name = reader.output[0]
         if reader.op_type == "Conv":
             break
     else:
         return None
     behind = index.only_reader(name)
-    if behind is not None and behind.op_type == "BatchNormalization":
-        mean, variance = (_constant(index, each) for each in behind.input[3:5])
-        if mean is not None and variance is not None:
-            return _Expected(name, mean, np.sqrt(variance + attribute(behind, "epsilon", 1e-5)))
+    normalized = None if behind is None else _normalized(index, behind)
+    if normalized is not None:
+        return normalized
     bias = _constant(index, reader.input[2]) if len(reader.input) > 2 else None
     return None if bias is None else _Expected(name, bias)
+
+
+def _normalized(index: Index, node: onnx.NodeProto) -> _Expected | None:
+    """Return what a BatchNormalization has seen; None for any other node."""
+    if node.op_type != "BatchNormalization":
+        return None
+    mean, variance = (_constant(index, each) for each in node.input[3:5])
+    if mean is None or variance is None:
+        return None
+    return _Expected(node.input[0], mean, np.sqrt(variance + attribute(node, "epsilon", 1e-5)))
 
 
 def _constant(index: Index, name: str) -> Float64 | None:

@@ -122,6 +122,22 @@ def test_a_model_that_scales_by_itself_is_not_told(photos):
     assert feeding_findings(inner, feeds(photos, None), threads=1) == ()
 
 
+@pytest.mark.parametrize(
+    ("mean", "deviation", "checks"), [(127.5, 60.0, []), (0.0, 1.0, ["input-range"]), (127.5, 1e5, ["input-range"])]
+)
+def test_values_are_held_against_a_normalization_in_front_of_the_first_layer(photos, mean, deviation, checks):
+    # as networks for faces have it, which take pixels from -127 to 128; the biases behind it say nothing of these
+    model = colour_model()
+    model.graph.initializer[1].CopyFrom(numpy_helper.from_array(np.array([-0.02, 0.0, 0.02], np.float32), "b"))
+    for name, value in (("mean", 0.0), ("variance", deviation**2), ("one", 1.0), ("zero", 0.0)):
+        model.graph.initializer.append(numpy_helper.from_array(np.full(3, value, np.float32), name))
+    node = onnx.helper.make_node("BatchNormalization", ["x", "one", "zero", "mean", "variance"], ["n"])
+    model.graph.node.insert(0, node)
+    model.graph.node[1].input[0] = "n"
+    found = feeding_findings(model, feeds(photos, Preprocess(mean=(mean,))), threads=1)
+    assert [each.check for each in found] == checks
+
+
 def test_normalized_values_do_not_overwhelm_small_biases(photos):
     # of a BatchNormalization whose inputs are centred already: its mean and its shift are next to nothing
     model = colour_model()
