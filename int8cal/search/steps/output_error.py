@@ -17,6 +17,7 @@ from int8cal.quantization.corrections.residual_codes import (
 )
 from int8cal.quantization.derived_tables import without_noise_of
 from int8cal.runtime.targets import TARGETS
+from int8cal.search.candidate import plain_candidate, with_ranges
 from int8cal.search.islands import LEAST_DB, MOST_BYTES, USELESS_DB, choose_islands, groups_of_islands
 from int8cal.search.precision import Precision
 from int8cal.search.search import Proposal, Remark, Settled, scored
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
 
     from int8cal.graph.plan import Plan
     from int8cal.quantization.table import CalibrationTable, LeftKey, StepResult
-    from int8cal.search.candidate import Inputs
+    from int8cal.search.candidate import Candidate, Inputs
     from int8cal.search.islands import Chosen
     from int8cal.search.precision import Sweep
     from int8cal.search.residual import Upgrade
@@ -278,13 +279,32 @@ def _left(state: State, inputs: Inputs, chosen: Chosen, *, any_time: bool) -> Pr
         settings = settings.with_forms({**settings.forms, **dict.fromkeys(sorted(chosen.stored), "weights")})
     smaller = inputs.plan_for(settings)
     known, needed = (_tensors(plan) for plan in (state.plan, smaller))
-    table = replace(without_noise_of(state.table, (state.plan, smaller), chosen.left, key), settings=settings)
+    if not (chosen.left and smaller.layers and known >= needed):
+        return None
+
+    def cut(table: CalibrationTable) -> CalibrationTable:
+        return replace(without_noise_of(table, (state.plan, smaller), chosen.left, key), settings=settings)
+
+    table, candidate = cut(state.table), None
     factors = _factors_left(state, inputs, table, smaller)
-    if not (chosen.left and smaller.layers and known >= needed and factors is not None):
+    if factors is not None:
+        table = table.corrected(factors)
+    elif any_time:  # what rescaled channels gave is nothing beside that
+        candidate = with_ranges(inputs, plain_candidate(inputs), state.candidate.method)
+        table = cut(_taken_back(state, candidate))
+    else:
         return None
     name = "float for layers between float nodes"
     least_db = max(chosen.least_db, LEAST_DB if any_time else inputs.worth_db(chosen.us))
-    return Proposal(name, table.corrected(factors), smaller, least_db=least_db)
+    return Proposal(name, table, smaller, least_db=least_db, candidate=candidate)
+
+
+def _taken_back(state: State, plain: Candidate) -> CalibrationTable:
+    """Return the table with the ranges of channels as they were, without what was chosen for layers in it."""
+    layers = {layer.node for layer in state.plan.weighted}
+    corrections = (each.without(layers) for each in state.table.corrections if not isinstance(each, Equalization))
+    tensors = {name: plain.ranges.entries.get(name, entry) for name, entry in state.table.tensors.items()}
+    return replace(state.table, tensors=tensors, weights={}, corrections=()).corrected(*corrections)
 
 
 def _islands_may_be_float(inputs: Inputs) -> bool:

@@ -6,18 +6,29 @@ import pytest
 
 import int8cal
 from int8cal.graph.chains import find_chains
+from int8cal.quantization.build import build_model
 from int8cal.quantization.corrections import FineChannels, ResidualCodes, Rounding
 from int8cal.quantization.corrections.equalization import Equalization
 from int8cal.quantization.corrections.residual_codes import FACTOR
 from int8cal.quantization.derived_tables import without_noise_of
 from int8cal.quantization.table import StepResult
-from int8cal.search.candidate import Inputs, plain_candidate
+from int8cal.search.candidate import Inputs, plain_candidate, rescaled_candidate
+from int8cal.search.islands import Chosen
 from int8cal.search.recipes import RECIPES
 from int8cal.search.residual import Upgrade
 from int8cal.search.scorer import Gain
 from int8cal.search.search import Proposal, Remark, Settled, first_state, search
 from int8cal.search.steps import output_error
-from int8cal.search.steps.output_error import ENOUGH_DB, HALF_DB, _factors_left, _floats, _residual_codes, _Spent
+from int8cal.search.steps.equalization import RescaledChain
+from int8cal.search.steps.output_error import (
+    ENOUGH_DB,
+    HALF_DB,
+    _factors_left,
+    _floats,
+    _left,
+    _residual_codes,
+    _Spent,
+)
 
 TEXT = """g (float[N,128] x) => (float[N,24] y) {
     n = LayerNormalization <axis = -1> (x, S, T) m = MatMul (n, W) y = Add (m, B)
@@ -65,6 +76,34 @@ def test_factors_go_with_the_layers_that_read_them_and_a_layer_that_stays_keeps_
     table = without_noise_of(state.table, (state.plan, smaller), {left: "why"}, "left_for_accuracy")
     found = _factors_left(state, inputs, table, smaller)
     assert (None if found is None else tuple(found.values)) == kept
+
+
+@pytest.mark.parametrize("any_time", [True, False])
+def test_channels_are_as_they_were_where_a_model_of_no_use_leaves_a_layer_in_float_that_scales_them(
+    search_inputs, any_time
+):
+    """Of x, whose columns are of very different size, eight bits leave nothing, whatever is done to `r` behind it."""
+    inputs = search_inputs(
+        "g (float[N,8] x) => (float[N,4] y) { h = Gemm (x, A) r = Relu (h) g = Gemm (r, B) y = Exp (g) }",
+        A=(8, 8),
+        B=(8, 4),
+    )
+    plain = first_state(inputs, plain_candidate(inputs))
+    (chain,) = find_chains(inputs.prepared, plain.plan)
+    factors = RescaledChain(chain, np.arange(chain.channels) / 4 - 1, 1.0)
+    state = first_state(inputs, rescaled_candidate(inputs, [factors], plain.candidate))
+    assert state.table.tensors != plain.table.tensors
+    proposal = _left(state, inputs, Chosen({"Gemm_h": "why"}, ()), any_time=any_time)
+    if not any_time:
+        assert proposal is None
+        return
+    expected = _left(plain, inputs, Chosen({"Gemm_h": "why"}, ()), any_time=True)
+    assert not Equalization.of(proposal.table)
+    assert proposal.candidate.model is inputs.prepared
+    models = [
+        build_model(inputs.index, each.plan, replace(each.table, weights={})).model for each in (proposal, expected)
+    ]
+    assert models[0].SerializeToString(deterministic=True) == models[1].SerializeToString(deterministic=True)
 
 
 BETWEEN = """g (float[N,32,8,8] x) => (float[N,32,6,6] y) {
