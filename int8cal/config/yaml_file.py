@@ -122,7 +122,7 @@ def read_yaml(path: Path) -> YamlFile:
     def refused(what: str, do: str) -> ConfigError:
         return ConfigError(what, do=do, where=str(path), path=path)
 
-    require_no_device(path, ConfigError, "name an existing YAML file")
+    require_no_device(path, ConfigError, "name an existing YAML file", may_be_pipe=True)
     try:
         data = path.read_bytes()
     except OSError as error:

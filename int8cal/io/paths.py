@@ -51,8 +51,14 @@ def require_readable(path: Path, error: type[Int8calError], do: str) -> None:
         raise error(f"cannot be read ({why})", where=str(path), do=do, path=path) from failure
 
 
-def require_no_device(path: Path, error: type[Int8calError], do: str) -> None:
+def require_no_device(path: Path, error: type[Int8calError], do: str, *, may_be_pipe: bool = False) -> None:
     """Refuse a pipe, device or socket: reading one may wait for ever, or never end. Whoever reads tells all else.
+
+    Args:
+        path: To read.
+        error: What is raised.
+        do: What to do about it.
+        may_be_pipe: Whether what another command writes is read too: a file that nobody opens twice.
 
     Raises:
         Int8calError: Of the class `error`.
@@ -61,7 +67,7 @@ def require_no_device(path: Path, error: type[Int8calError], do: str) -> None:
         mode = path.stat().st_mode
     except (OSError, ValueError):
         return
-    if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
+    if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode) or (may_be_pipe and stat.S_ISFIFO(mode))):
         raise error("is not a regular file", where=str(path), do=do, path=path)
 
 

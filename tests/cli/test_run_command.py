@@ -1,6 +1,8 @@
 """`int8cal run`."""
 
 import json
+import os
+import threading
 from dataclasses import replace
 from pathlib import Path
 from xml.etree import ElementTree as ET
@@ -48,6 +50,15 @@ def test_rows_fit_the_terminal_whose_columns_have_no_room_as_values_behind_their
     else:
         assert lines[0].split()[:2] == ["job", "SQNR"]
     assert max(map(len, here("run", batch, "--dry-run").out.splitlines())) <= columns
+
+
+def test_a_yaml_may_come_through_a_pipe(here, pipeline, tmp_path):
+    os.mkfifo(tmp_path / "piped")
+    writer = threading.Thread(target=(tmp_path / "piped").write_text, args=(BATCH,))
+    writer.start()
+    done = here("run", "piped")
+    writer.join()
+    assert (done.code, done.out.splitlines()[-1]) == (0, "3 jobs: 3 done; summary in summary.json")
 
 
 @pytest.mark.parametrize("option", ["--junit", "--summary"])
