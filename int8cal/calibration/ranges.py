@@ -34,6 +34,9 @@ ROOM_OF_16_BITS = 2.0
 # What is added to a range of 8 bits for such values, at most: with that, rounding has 0.8 dB more noise for sure, and
 # how uncertain a range is few samples tell badly themselves.
 MOST_ROOM = 0.1
+# By how much the range of "auto" is wider, in parts of how uncertain ranges are, up to the widest one with its own
+# room: which values of few samples may be clipped is more uncertain than how far they reach.
+ROOM_OF_AUTO = 3.0
 
 
 @dataclass(frozen=True)
@@ -112,6 +115,7 @@ def choose(
     activations: ActivationType,
     percentile: float,
     widest: tuple[float, float] | None = None,
+    room: float = 0.0,
 ) -> Choice:
     """Choose the affine of one tensor (or of a group's merged values).
 
@@ -121,7 +125,8 @@ def choose(
         activations: "u8" and "u16" (zero point 0 where the tensor is >= 0, else asymmetric) or "s8" (symmetric); with
             16 bits "auto" takes the widest range.
         percentile: In percent, for method "percentile" and as a candidate of "auto".
-        widest: What method "max" takes with 8 bits; None for what was observed.
+        widest: What method "max" takes with 8 bits, and "auto" no more than; None for what was observed.
+        room: Fraction by which the range of "auto" is wider than that with the least error, up to `widest`.
     """
     dtype, symmetric = activation_type(activations)
     low, high = histogram.observed
@@ -132,7 +137,11 @@ def choose(
     points = points_of(histogram)
     choices = _all_methods(histogram, dtype, percentile, points, symmetric=symmetric)
     errors = [squared_error(*points, choice.affine) for choice in choices]
-    return replace(choices[int(np.argmin(errors))], methods=_ends(choices))
+    best = choices[int(np.argmin(errors))]
+    if room and widest is not None and dtype.levels <= U8.levels:
+        ends = max(widest[0], best.affine.low * (1 + room)), min(widest[1], best.affine.high * (1 + room))
+        best = replace(best, affine=affine_from_range(*ends, dtype, symmetric=symmetric))
+    return replace(best, methods=_ends(choices))
 
 
 def candidates(
@@ -277,8 +286,8 @@ def choose_ranges(
         known: Other statistics and the ranges that were chosen of them, for the same plan by the same settings: a group
             whose statistics are the same objects in both keeps its range.
         expected: Statistics that ranges are chosen by, where others are to be expected than were observed.
-        limits: Bounds that no value of a tensor passes, where known. Given, if empty, the widest ranges are wider
-            still, by as much as they are uncertain (see `Widths`) and within these.
+        limits: Bounds that no value of a tensor passes, where known. Given, if empty, ranges by max and auto have room
+            for samples to come, as uncertain as they are (see `Widths`), and within these.
 
     Raises:
         StatisticsError: A planned tensor has no statistics.
@@ -302,8 +311,12 @@ def choose_ranges(
             histogram = group_histogram(plan, tensors, group)
             wanted = histogram if expected is None else group_histogram(plan, expected, group)
             sources = [point.tensor for point in members if point.source]
-            widest = None if limits is None else _with_room(wanted.observed, sources, tensors, limits)
-            choice = choose(wanted, calibration.method, quantization.activations, calibration.percentile, widest)
+            widest, room = None, 0.0
+            if limits is not None:
+                widest = _with_room(wanted.observed, sources, tensors, limits)
+                room = ROOM_OF_AUTO * max(tensors[name].widths.uncertainty or 0.0 for name in sources)
+            by = calibration.method, quantization.activations, calibration.percentile
+            choice = choose(wanted, *by, widest, room)
         entries = {}
         for point in members:
             source = "calibrated" if point.tensor == group and not fixed else "shared"

@@ -51,9 +51,9 @@ WORDS = {
         "equalization"
     ),
     "ranges by": (
-        "a range is what a tensor's codes reach from and to: by max all values that were seen, of few samples and "
-        "as much more as these leave uncertain; by auto what leaves the tensor the least error; by output error what "
-        "leaves the model's outputs the least"
+        "a range is what a tensor's codes reach from and to: by max all values that were seen; by auto what leaves the "
+        "tensor the least error; by output error what leaves the model's outputs the least; with room as much more as "
+        "few samples leave uncertain"
     ),
     "ranges at run time": "a layer's input gets its range while the model runs, from the values at hand",
     "second-order rounding": (

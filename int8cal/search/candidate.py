@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from int8cal.calibration.engines.local import collect
 from int8cal.calibration.lookups import find_lookups, with_tables
-from int8cal.calibration.ranges import MOST_ROOM, Ranges, choose_ranges
+from int8cal.calibration.ranges import Ranges, choose_ranges
 from int8cal.graph.chains import find_chains
 from int8cal.graph.costs import inference_us, other_nodes_us
 from int8cal.graph.index import Index
@@ -20,7 +20,6 @@ from int8cal.job import QuantizationSettings
 from int8cal.quantization.corrections.channel_copies import ChannelCopies
 from int8cal.quantization.corrections.correction import Rescaled
 from int8cal.quantization.corrections.equalization import Equalization, apply_factors, scaled_tensors
-from int8cal.search.scorer import LEAST_FIT
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -155,26 +154,20 @@ class Inputs:
 
     @cached_property
     def ranges(self) -> Ranges:
-        """Of the tensors as they are, by the first method."""
-        return _ranges(self, self.statistics.tensors, self.method)
+        """Of the tensors as they are, by the job's method."""
+        return _ranges(self, self.statistics.tensors, self.job.calibration.method)
 
     @cached_property
     def few(self) -> bool:
-        """Whether the widest ranges, where the job leaves the method open, need room for samples to come."""
+        """Whether ranges, where the job leaves the method open, need room for samples to come."""
         samples, values = self.statistics.samples, sum(each.count for each in self.statistics.tensors.values())
         few = samples <= VERY_FEW or (samples <= FEW and values <= FEW_VALUES)
         return few and self.job.calibration.method == "auto"
 
-    @property
-    def method(self) -> Method:
-        """That ranges are chosen by at first: the job's, or of several samples that cannot judge it the widest."""
-        return "max" if self.few and 1 < self.statistics.samples < LEAST_FIT else self.job.calibration.method
-
     def ranges_by(self, method: Method) -> str:
-        """Return what reports call the ranges of a method, with the room that they have in the median."""
-        roomy = method == "max" and self.few and self.job.quantization.activations != "u16"
-        percent = round(100 * min(self.statistics.uncertainty or 0.0, MOST_ROOM)) if roomy else 0
-        return f"ranges by {method}" + (f" and {percent} % more" if percent else "")
+        """Return what reports call the ranges of a method."""
+        roomy = self.few and method in ("auto", "max") and self.job.quantization.activations != "u16"
+        return f"ranges by {method}" + (" with room" if roomy and self.statistics.uncertainty else "")
 
     def plan_for(self, settings: TableSettings) -> Plan:
         """Return the plan that a table's settings ask for, without bodies of If, Loop and Scan.
@@ -224,12 +217,13 @@ class Candidate:
 
 
 def plain_candidate(inputs: Inputs) -> Candidate:
-    """Return the prepared model as it is, with the ranges of the first method.
+    """Return the prepared model as it is, with the ranges of the job's method.
 
     Raises:
         StatisticsError, ConfigError: See choose_ranges.
     """
-    return Candidate(inputs.prepared, dict(inputs.statistics.tensors), inputs.ranges, method=inputs.method)
+    method = inputs.job.calibration.method
+    return Candidate(inputs.prepared, dict(inputs.statistics.tensors), inputs.ranges, method=method)
 
 
 def with_ranges(inputs: Inputs, candidate: Candidate, method: Method) -> Candidate:
@@ -251,23 +245,16 @@ def recounted(inputs: Inputs, candidate: Candidate) -> Candidate:
     return replace(candidate, tensors=tensors, ranges=_ranges(inputs, tensors, candidate.method))
 
 
-def rescaled_candidate(inputs: Inputs, chosen: Sequence[RescaledChain], before: Candidate) -> Candidate:
-    """Rescale the channels of chains, the statistics with them, and choose their ranges anew.
-
-    Args:
-        inputs: What stays the same.
-        chosen: The chains.
-        before: The candidate in force: of few samples the method of its ranges stays, of others it is the first one.
-    """
-    factors = {each.chain.tensor: each.exponents for each in chosen}
-    method = before.method if inputs.few else inputs.method
-    tensors, known = _rescaled(inputs, factors), (inputs.statistics.tensors, inputs.ranges)
+def rescaled_candidate(inputs: Inputs, chosen: Sequence[RescaledChain]) -> Candidate:
+    """Rescale the channels of chains, the statistics with them, and choose their ranges by the job's method anew."""
+    factors, method = {each.chain.tensor: each.exponents for each in chosen}, inputs.job.calibration.method
+    tensors = _rescaled(inputs, factors)
     nodes = {each.chain.node for each in chosen}
     nodes |= {layer.node for each in chosen for layer in each.chain.readers}
     return Candidate(
         apply_factors(inputs.index, inputs.chains, factors),
         tensors,
-        _ranges(inputs, tensors, method, known if method == inputs.method else None),
+        _ranges(inputs, tensors, method, (inputs.statistics.tensors, inputs.ranges)),
         Equalization.chosen(factors),
         tuple(each.decision for each in chosen),
         frozenset(nodes),

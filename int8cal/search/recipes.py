@@ -113,8 +113,7 @@ def plain_steps(inputs: Inputs, clock: Clock) -> tuple[StepResult, ...]:
         return ()
     jobs = [inputs.job, replace(inputs.job, calibration=replace(inputs.job.calibration, method="max"))]
     plain = [replace(inputs, job=job, recipe=PLAIN) for job in reversed(jobs)]
-    # of very few samples those of auto are by max too, in most cases with room
-    named = {f"nothing but {each.ranges_by(each.method)}": each for each in plain}
+    named = {f"nothing but {each.ranges_by(each.job.calibration.method)}": each for each in plain}
     scores = [scorer(run_recipe(each, clock).model).db for each in named.values()]
     return tuple(
         StepResult(name, before, score, kept=True)

@@ -194,23 +194,6 @@ class Scorer:
         """On how many samples of the holdout a whole score is."""
         return len(self._exact)
 
-    @property
-    def seconds(self) -> float:
-        """Estimated time of a whole score."""
-        return self.samples * self._run_s
-
-    def on(self, int8: onnx.ModelProto, rows: range) -> Score:
-        """Run an int8 model over some of the holdout's samples.
-
-        Args:
-            int8: Built of the prepared model.
-            rows: Which ones.
-
-        Raises:
-            DataError: A kernel failed on a sample.
-        """
-        return self._recalled(_Opened(int8), rows)
-
     def told(self, score: Score) -> str:
         """Say in words what samples a score is of."""
         rows = len(score.noise)
@@ -246,7 +229,7 @@ class Scorer:
         """
         first, second = known, None
         opened = _Opened(after)
-        long, batch = self.seconds > SCORING_S, batch_size(self._signature)
+        long, batch = self.samples * self._run_s > SCORING_S, batch_size(self._signature)
         for count in _looks(self.samples, long=long, batch=batch):
             if first is None or len(first.noise) < count:
                 opened.close()  # large models are not held twice

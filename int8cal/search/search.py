@@ -5,8 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Generator
 from dataclasses import dataclass, field, replace
-from functools import reduce
-from operator import add
 from typing import TYPE_CHECKING, Any, Protocol
 
 import onnx
@@ -23,7 +21,7 @@ from int8cal.search.islands import bytes_worth_db
 from int8cal.search.scorer import gain_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterable, Mapping
 
     from int8cal.calibration.ranges import TensorEntry
     from int8cal.calibration.statistics import TensorStatistics
@@ -81,8 +79,6 @@ class Proposal:
         notes: Lines to add where it is kept.
         unseen: With statistics of samples that nothing is scored on: the candidate has to be better with the ranges
             that these give, too. None where the ranges of all samples are to be trusted.
-        folds: Which samples are scored, each with statistics of others: these scores decide, in place of one with the
-            ranges of all samples; empty where that one does.
     """
 
     name: str
@@ -92,7 +88,6 @@ class Proposal:
     candidate: Candidate | None = None
     notes: tuple[str, ...] = ()
     unseen: Inputs | None = None
-    folds: Sequence[tuple[range, Inputs]] = ()
 
 
 @dataclass(frozen=True)
@@ -304,8 +299,6 @@ def scorer_of(inputs: Inputs) -> Scorer:
 
 def _decide(state: State, proposal: Proposal, inputs: Inputs) -> State:
     """Build and score a proposal; it is kept if it is surely better, with ranges of other samples where it asks so."""
-    if proposal.folds and proposal.candidate is not None:
-        return _judge_on_others(state, proposal, proposal.candidate, inputs)
     if proposal.unseen is None or proposal.candidate is None:
         return _judge(state, proposal, inputs)
     unseen, name = proposal.unseen, _on_others(proposal)
@@ -318,30 +311,6 @@ def _decide(state: State, proposal: Proposal, inputs: Inputs) -> State:
     if not tried.results[-1].kept:
         return replace(state, notes=tried.notes, results=tried.results, last=tried.last)
     return _judge(state, proposal, inputs)
-
-
-def _judge_on_others(state: State, proposal: Proposal, candidate: Candidate, inputs: Inputs) -> State:
-    """Score two candidates on samples that neither has its ranges of, and keep the better one.
-
-    What other samples may change the difference by is no matter: both are guesses of few samples, and one is taken.
-    """
-
-    def score(each: Candidate, rows: range, fold: Inputs) -> Score:
-        counted = propose_candidate(state, fold, proposal.name, recounted(fold, each))
-        return scorer_of(inputs).on(_built(state, counted, inputs).model, rows)
-
-    before, after = (
-        reduce(add, (score(each, *fold) for fold in proposal.folds)) for each in (state.candidate, candidate)
-    )
-    gain = gain_of(before, after)
-    kept = gain.db > proposal.least_db
-    name = _on_others(proposal)
-    figures = f"{_figures(scorer_of(inputs), before, after)}; {gain.told}"
-    notes = (*state.notes, f"{name} {'kept' if kept else 'dropped'}: {figures}")
-    judged = replace(
-        state, notes=notes, results=(*state.results, StepResult(name, before.db, after.db, kept)), last=gain
-    )
-    return _taken(judged, proposal, _built(state, proposal, inputs), None) if kept else judged
 
 
 def _on_others(proposal: Proposal) -> str:

@@ -71,7 +71,7 @@ def propose(state: State, inputs: Inputs) -> Proposals:
         if found.exponents.any():
             chosen.append(found)
     if copies:
-        candidate = replace(rescaled_candidate(inputs, chosen, state.candidate), copies=ChannelCopies(copies))
+        candidate = replace(rescaled_candidate(inputs, chosen), copies=ChannelCopies(copies))
         yield propose_candidate(state, inputs, "copies of channels", candidate, inputs.worth_db(us))
 
 

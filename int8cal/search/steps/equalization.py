@@ -91,7 +91,7 @@ def propose(state: State, inputs: Inputs) -> Proposals:
     for first in range(0, len(promising), size):
         tried = sorted([*held, *promising[first : first + size]], key=lambda each: place[each.chain.tensor])
         name = f"channels rescaled in {len(tried)} of {len(promised)} places"
-        state = yield propose_candidate(state, inputs, name, rescaled_candidate(inputs, tried, state.candidate))
+        state = yield propose_candidate(state, inputs, name, rescaled_candidate(inputs, tried))
         if state.results[-1].kept:
             held = tried
 
@@ -113,10 +113,10 @@ def propose_rescaled(
     """
     if not chosen:
         return state, None
-    candidate = rescaled_candidate(inputs, chosen, state.candidate)
+    candidate = rescaled_candidate(inputs, chosen)
     state = yield replace(propose_candidate(state, inputs, name, candidate), unseen=unseen)
     first = state.last
-    if inputs.job.calibration.method == "auto" and not inputs.few and not (first is not None and first.none):
+    if inputs.job.calibration.method == "auto" and not (first is not None and first.none):
         candidate, name = with_ranges(inputs, candidate, "max"), f"{name}, all ranges by max"
         proposal = propose_candidate(state, inputs, name, candidate, widest_ranges.LEAST_GAIN_DB)
         state = yield replace(proposal, unseen=unseen)

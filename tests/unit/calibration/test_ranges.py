@@ -3,7 +3,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from int8cal.calibration.ranges import MOST_ROOM, candidates, choose_ranges, group_histogram
+from int8cal.calibration.ranges import MOST_ROOM, ROOM_OF_AUTO, candidates, choose_ranges, group_histogram
 from int8cal.calibration.statistics import TensorStatistics, Widths
 from int8cal.errors import ConfigError, StatisticsError
 from int8cal.job import CalibrationSettings, QuantizationSettings
@@ -129,6 +129,32 @@ def test_one_sample_unknown_ones_and_other_ranges_get_no_room(plan, tensors, wid
     settings = CalibrationSettings(method=method)
     found = chosen(plan, of_samples(tensors, *widths), settings, limits={}, activations=activations)
     assert found.entries == chosen(plan, tensors, settings, activations=activations).entries
+
+
+@pytest.mark.parametrize("widths", [(19, 20, 21), (9, 10, 11), (1, 3)])
+@pytest.mark.parametrize("activations", ["u8", "s8"])
+def test_room_of_the_range_with_the_least_error_is_more_and_ends_where_that_of_the_widest_does(
+    plan, tools, widths, activations
+):
+    values = np.random.default_rng(0).laplace(size=20000)
+    auto = CalibrationSettings(method="auto")
+    seen = dict.fromkeys(("x", "conv", "pool", "cat_b"), tools.count(values))
+    some = of_samples(seen, *widths)
+    least, widest = (chosen(plan, seen, each, activations=activations).entries["x"] for each in (auto, MAX))
+    assert least.clipped > 0
+    uncertain = some["x"].widths.uncertainty
+    factor = min((1 + ROOM_OF_AUTO * uncertain) * least.scale, (1 + min(uncertain, MOST_ROOM)) * widest.scale)
+    entry = chosen(plan, some, auto, limits={}, activations=activations).entries["x"]
+    assert entry.scale == pytest.approx(factor, rel=0.01)  # the zero point is a whole number
+    assert entry.method == least.method
+
+
+@pytest.mark.parametrize("widths", [(), (2,), (2, 2)])
+def test_without_uncertainty_the_range_with_the_least_error_has_no_room(plan, tools, widths):
+    auto = CalibrationSettings(method="auto")
+    seen = dict.fromkeys(("x", "conv", "pool", "cat_b"), tools.count(np.random.default_rng(0).laplace(size=2000)))
+    found = chosen(plan, of_samples(seen, *widths), auto, limits={})
+    assert found.entries == chosen(plan, seen, auto).entries
 
 
 def test_a_user_range_wins_and_is_marked(plan, tensors):

@@ -112,7 +112,7 @@ def test_the_widest_ranges_are_offered_where_the_method_is_left_open(inputs, met
     job = replace(inputs.job, calibration=replace(inputs.job.calibration, method=method))
     asked = replace(inputs, job=job)
     found = search(first_state(asked, plain_candidate(asked)), [widest_ranges.propose], asked)
-    name = f"all {asked.ranges_by('max')} (ranges of other samples)"
+    name = f"all {asked.ranges_by('max')}"
     assert [each.name for each in found.results] == [name] * offered
 
 

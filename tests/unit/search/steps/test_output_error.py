@@ -91,7 +91,7 @@ def test_channels_are_as_they_were_where_a_model_of_no_use_leaves_a_layer_in_flo
     plain = first_state(inputs, plain_candidate(inputs))
     (chain,) = find_chains(inputs.prepared, plain.plan)
     factors = RescaledChain(chain, np.arange(chain.channels) / 4 - 1, 1.0)
-    state = first_state(inputs, rescaled_candidate(inputs, [factors], plain.candidate))
+    state = first_state(inputs, rescaled_candidate(inputs, [factors]))
     assert state.table.tensors != plain.table.tensors
     proposal = _left(state, inputs, Chosen({"Gemm_h": "why"}, ()), any_time=any_time)
     if not any_time:
