@@ -17,8 +17,11 @@ LEAST_GAIN_DB = 0.3
 
 
 def propose(state: State, inputs: Inputs) -> Proposals:
-    """Offer all ranges by max, where the job leaves the method open."""
+    """Offer all ranges by max, where the job leaves the method open and any range is another one then."""
     wide = inputs.job.quantization.activations == "u16"  # these are the widest already
-    if inputs.holdout.scorer is not None and inputs.job.calibration.method == "auto" and not wide:
-        name = f"all {inputs.ranges_by('max')}"
-        yield propose_candidate(state, inputs, name, with_ranges(inputs, state.candidate, "max"), LEAST_GAIN_DB)
+    if inputs.holdout.scorer is None or inputs.job.calibration.method != "auto" or wide:
+        return
+    widest = with_ranges(inputs, state.candidate, "max")
+    now, then = ([each.affine for each in of.ranges.entries.values()] for of in (state.candidate, widest))
+    if now != then:
+        yield propose_candidate(state, inputs, f"all {inputs.ranges_by('max')}", widest, LEAST_GAIN_DB)

@@ -3,6 +3,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from int8cal.calibration import ranges
 from int8cal.progress import Clock
 from int8cal.search import candidate, search
 from int8cal.search.candidate import plain_candidate, with_ranges
@@ -30,6 +31,7 @@ def asked(search_inputs):
 
 @pytest.mark.parametrize(("gain", "kept"), [(0.29, False), (0.31, True)])
 def test_all_ranges_by_max_have_to_be_better_by_a_little(asked, monkeypatch, gain, kept):
+    monkeypatch.setattr(ranges, "ROOM_OF_AUTO", 0.0)
     monkeypatch.setattr(search, "gain_of", lambda before, after: Gain(gain, 0.0, gain, 0.0))
     inputs = asked()
     state = search.first_state(inputs, plain_candidate(inputs))
@@ -60,6 +62,7 @@ def test_ranges_of_few_samples_have_room_whatever_they_are_chosen_by(asked, monk
 
 @pytest.mark.parametrize(("few", "values", "are_few"), [(16, 10**6, True), (15, 10**6, False), (16, 100, False)])
 def test_of_more_samples_or_values_ranges_are_those_that_were_seen(asked, monkeypatch, few, values, are_few):
+    monkeypatch.setattr(ranges, "ROOM_OF_AUTO", 0.0)
     monkeypatch.setattr(candidate, "VERY_FEW", 1)
     monkeypatch.setattr(candidate, "FEW", few)
     monkeypatch.setattr(candidate, "FEW_VALUES", values)
@@ -69,6 +72,13 @@ def test_of_more_samples_or_values_ranges_are_those_that_were_seen(asked, monkey
     assert (widest.high > 1.001 * widest.observed[1]) == are_few
     found = search.search(search.first_state(inputs, plain_candidate(inputs)), [widest_ranges.propose], inputs)
     assert [each.name for each in found.results] == [f"{ALL} with room" if are_few else ALL]
+
+
+def test_what_all_ranges_are_already_is_not_offered(asked):
+    inputs = asked()
+    widest = with_ranges(inputs, plain_candidate(inputs), "max")
+    found = search.search(search.first_state(inputs, widest), [widest_ranges.propose], inputs)
+    assert (found.results, found.notes) == ((), ())
 
 
 @pytest.mark.parametrize(("counted", "room"), [(1, ""), (2, " with room"), (16, " with room")])
