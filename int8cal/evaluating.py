@@ -22,7 +22,7 @@ from int8cal.data.preprocessing import differing, flat, shown
 from int8cal.data.sample import Sample
 from int8cal.data.text import with_tokenizer_hash
 from int8cal.data.trimming import NamedArrays, Opened, RunFeed, Trimmer
-from int8cal.errors import DataError, ModelError
+from int8cal.errors import DataError, ModelError, naming
 from int8cal.evaluation.data_checks import Findings, few_judged, opened
 from int8cal.evaluation.evaluate import evaluate_pair
 from int8cal.evaluation.feeding import better_fed, feeding_findings
@@ -159,9 +159,10 @@ def evaluate_models(
         beside = fp32.parent if isinstance(fp32, Path) else Path()
         stored = stored_preprocess(header, int8 if isinstance(int8, Path) else None, beside)
         model = reference.model
-        feeds = open_samples(
-            data, model, signature, stream, trim, threads=threads, require_labels=require_labels, stored=stored
-        )
+        with naming(str(fp32)) if isinstance(fp32, Path) else nullcontext():
+            feeds = open_samples(
+                data, model, signature, stream, trim, threads=threads, require_labels=require_labels, stored=stored
+            )
         used = _used(data, feeds, stored)
         if tell is not None:
             for line in used:

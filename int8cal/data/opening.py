@@ -71,7 +71,7 @@ def open_feeds(
         ModelError: The model has no inputs, or takes batches of 0 rows.
     """
     if not signature.inputs:
-        raise ModelError("has no inputs, so no data can be fed", do="give a model with inputs")
+        raise ModelError("has no inputs, so no data can be fed", do="give a model with inputs", graph="")
     if signature.batch == 0:
         none = next(spec for spec in signature.inputs if spec.shape and spec.shape[0] == 0)
         what = f"input {none.name!r} has shape {none.shape}: no sample has 0 rows"

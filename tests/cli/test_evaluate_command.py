@@ -5,6 +5,8 @@ import json
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
+import onnx
 import pytest
 
 from int8cal.job import DataSettings, EvaluationSettings, OutputSettings
@@ -233,3 +235,14 @@ def test_a_report_tells_of_gates_that_others_took_the_place_of(call, sample, sam
     assert told in json.loads((tmp_path / "out" / "report.json").read_text())["warnings"]
     page = html.unescape((tmp_path / "out" / "report.html").read_text())
     assert told in page
+
+
+@pytest.mark.parametrize(("inputs", "told"), [("float[0,4] x", "input 'x' has shape (0, 4)"), ("", "has no inputs")])
+def test_a_model_that_takes_no_sample_is_named(call, tmp_path, inputs, told):
+    body = "y = Relu(x)" if inputs else "y = Constant<value = float[2] {1, 2}>()"
+    text = f'<ir_version: 8, opset_import: ["": 17]> g ({inputs}) => (float[a,b] y) {{ {body} }}'
+    onnx.save(onnx.parser.parse_model(text), tmp_path / "none.onnx")
+    np.save(tmp_path / "x.npy", np.ones((2, 4), np.float32))
+    done = call("evaluate", "none.onnx", "none.onnx", "--data", "x.npy")
+    assert done.code == 3
+    assert done.message.startswith(f"int8cal: model: none.onnx: {told}")
