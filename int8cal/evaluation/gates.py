@@ -392,4 +392,5 @@ def check_gates(gates: Iterable[ParsedGate], evaluation: Evaluation) -> tuple[Ga
 
 def hold(gate: ParsedGate, value: float | None, ci95: tuple[float, float] | None = None) -> Gate:
     """Hold one gate against the value of its figure; None fails it. The 95 % interval decides nothing: it is shown."""
-    return Gate(gate.text, value, value is not None and _OPERATORS[gate.operator](value, gate.bound), ci95)
+    passed = value is not None and _OPERATORS[gate.operator](value, gate.bound)
+    return Gate(gate.text, value, passed, ci95, own=gate.text in STANDING and not gate.standing)

@@ -118,7 +118,8 @@ class DecisionFigure:
 class Gate:
     """One gate as the user wrote it, the value it was held against, its 95 % interval, and the verdict.
 
-    Without a value it is not passed; `why` says why a gate fails whose figure would hold.
+    Without a value it is not passed; `why` says why a gate fails whose figure would hold. `own` tells the user's from
+    one that is always on, where both have the same text.
     """
 
     gate: str
@@ -126,11 +127,12 @@ class Gate:
     passed: StrictBool
     ci95: Interval | None = field(default=None, metadata=LEFT_OUT)
     why: str = field(default="", metadata=LEFT_OUT)
+    own: StrictBool = field(default=False, metadata=LEFT_OUT)
 
     @property
     def is_told(self) -> bool:
         """Whether people are told of it: one of the user's, or one that is always on and failed."""
-        return not self.passed or self.gate not in STANDING
+        return not self.passed or self.own or self.gate not in STANDING
 
 
 @dataclass(frozen=True)

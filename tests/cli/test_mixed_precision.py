@@ -124,3 +124,9 @@ def test_a_budget_without_use_is_refused(call, sample, more, told):
     done = call("calibrate", sample / "model.onnx", "--data", sample / "calib", "--budget", "10", *more)
     assert done.code == 2
     assert told in done.message
+
+
+def test_a_gate_of_the_users_counts_where_it_is_one_that_is_always_on(call, sample):
+    done = call(*searched(sample, "outputs.dead<=0", 10))
+    assert done.code == 0
+    assert done.out.startswith("Result    the accuracy gate passed\n")
