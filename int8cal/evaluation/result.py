@@ -20,8 +20,10 @@ from int8cal.evaluation.result_parts import (
     Gate,
     GroupMetrics,
     Interval,
+    Magnitude,
     Number,
     RuntimeAgreement,
+    Share,
     html_table,
 )
 
@@ -36,8 +38,8 @@ if TYPE_CHECKING:
 class Drop:
     """Top-k accuracy of both models as fractions; drop = fp32 - int8 in percentage points, with its 95 % interval."""
 
-    fp32: Number | None
-    int8: Number | None
+    fp32: Share | None
+    int8: Share | None
     drop: Number | None
     drop_ci95: Interval
     samples: Count | None = None
@@ -54,8 +56,8 @@ class Metrics:
     sqnr_db: Number | None
     sqnr_db_ci95: Interval | None = None
     cosine: Number | None
-    max_abs_error: Number | None
-    agreement: Number | None
+    max_abs_error: Magnitude | None
+    agreement: Share | None
     agreement_ci95: Interval | None = None
     top1: Drop | None
     top5: Drop | None
@@ -119,14 +121,14 @@ class LayerMetrics:
     node: str
     op_type: str
     sqnr_db: Number | None
-    clipped: Number | None
+    clipped: Share | None
     dtype: str = field(default="", metadata=LEFT_OUT)
     low: Number | None = field(default=None, metadata=LEFT_OUT)
     high: Number | None = field(default=None, metadata=LEFT_OUT)
     method: str = field(default="", metadata=LEFT_OUT)
-    outside: Number | None = field(default=None, metadata=LEFT_OUT)
+    outside: Share | None = field(default=None, metadata=LEFT_OUT)
     used: Number | None = field(default=None, metadata=LEFT_OUT)
-    compared: Number | None = field(default=None, metadata=LEFT_OUT)
+    compared: Share | None = field(default=None, metadata=LEFT_OUT)
 
 
 NOT_QUANTIZED = "what it reads and writes is float"  # a reason of a FloatNode
@@ -216,9 +218,9 @@ class Size:
 class Latency:
     """Milliseconds per sample, medians of interleaved rounds; speedup is fp32 / int8, its interval None for a guess."""
 
-    fp32: Number | None
-    int8: Number | None
-    speedup: Number | None
+    fp32: Magnitude | None
+    int8: Magnitude | None
+    speedup: Magnitude | None
     speedup_ci95: Interval | None = None
     rounds: Count | None = field(default=None, metadata=LEFT_OUT)
     threads: Count | None = field(default=None, metadata=LEFT_OUT)
@@ -230,8 +232,8 @@ class OptimizedLayer:
 
     node: str
     op_type: str
-    fp32_us: Number
-    int8_us: Number
+    fp32_us: Magnitude
+    int8_us: Magnitude
     decision: str
 
 
@@ -249,9 +251,9 @@ class Optimization:
         given_up_us: Its microseconds per inference, of the same turns.
     """
 
-    fp32_us: Number
-    plain_int8_us: Number
-    int8_us: Number
+    fp32_us: Magnitude
+    plain_int8_us: Magnitude
+    int8_us: Magnitude
     left: dict[str, str]
     rows: tuple[OptimizedLayer, ...]
     given_up: tuple[str, ...] = field(default=(), metadata=LEFT_OUT)
@@ -306,7 +308,7 @@ class MixedPoint:
     gates: dict[str, MixedGate]
     sqnr_db: Number | None
     cosine: Number | None = None
-    agreement: Number | None = None
+    agreement: Share | None = None
     top1_drop: Number | None = None
     kept: StrictBool
 

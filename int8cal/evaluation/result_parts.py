@@ -6,7 +6,7 @@ import html
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated, Any
 
-from pydantic import BeforeValidator, PlainValidator, StrictBool
+from pydantic import BeforeValidator, Field, PlainValidator, StrictBool
 from pydantic_core import PydanticCustomError
 
 if TYPE_CHECKING:
@@ -30,7 +30,9 @@ def _number(value: Any) -> Any:
 
 # A number is kept as it was given, whole or not, so that it is written again as it was read.
 Number = Annotated[float, PlainValidator(_number)]
-Count = Annotated[int, BeforeValidator(_number)]
+Magnitude = Annotated[Number, Field(ge=0)]
+Share = Annotated[Number, Field(ge=0, le=1)]
+Count = Annotated[int, Field(ge=0), BeforeValidator(_number)]
 # Both ends of a 95 % interval.
 Interval = tuple[Number | None, Number | None]
 
@@ -77,11 +79,11 @@ class GroupMetrics:
     source: str = field(default="", metadata=LEFT_OUT)
     sqnr_db: Number | None
     cosine: Number | None
-    max_abs_error: Number | None
+    max_abs_error: Magnitude | None
     worst_channel: WorstChannel | None = field(default=None, metadata=LEFT_OUT)
     dead: tuple[Count, ...] = field(default=(), metadata=LEFT_OUT)
-    saturated: Number = field(default=0.0, metadata=LEFT_OUT)
-    tied: Number = field(default=0.0, metadata=LEFT_OUT)
+    saturated: Share = field(default=0.0, metadata=LEFT_OUT)
+    tied: Share = field(default=0.0, metadata=LEFT_OUT)
     levels: Count = field(default=0, metadata=LEFT_OUT)
     levels_of_8_bits: Count = field(default=0, metadata=LEFT_OUT)
 
@@ -159,5 +161,5 @@ class RuntimeAgreement:
 
     sqnr_db: Number | None
     cosine: Number | None
-    max_abs_error: Number | None
-    agreement: Number | None
+    max_abs_error: Magnitude | None
+    agreement: Share | None

@@ -26,8 +26,10 @@ if TYPE_CHECKING:
     from int8cal.evaluation.result import Metrics, Report
     from int8cal.report.document import Document, WeightScales
 
-# What pydantic calls a wrong type -> what was expected.
+# What pydantic calls a wrong type, or a number that cannot be -> what was expected.
 _KINDS = {
+    "greater_than_equal": "at least {ge:g}",
+    "less_than_equal": "at most {le:g}",
     "dataclass_type": "dict",
     "dict_type": "dict",
     "tuple_type": "list",
@@ -116,7 +118,8 @@ def _refused(path: Path, content: Any, found: ValidationError) -> ConfigError:
         return _error(path, f"{'.'.join(keys)} has {len(value)} values, expected 2", _AGAIN)
     if error["type"] == "missing":
         return _error(path, f"{place} is missing", _AGAIN)
-    expected = _KINDS.get(error["type"], error["msg"]) + (" or null" if _takes_null(content, error["loc"]) else "")
+    kind = _KINDS[error["type"]].format(**error.get("ctx", {})) if error["type"] in _KINDS else error["msg"]
+    expected = kind + (" or null" if _takes_null(content, error["loc"]) else "")
     return _error(path, f"{place or 'a key'} is {_shown(value)}, expected {expected}", _AGAIN)
 
 

@@ -66,6 +66,13 @@ def test_parts_beyond_the_contract_may_be_missing(report, write):
         (lambda d: d["reasons"].update(x=1), "reasons.x is 1, expected str"),
         (lambda d: d.update(optimize={"fp32_us": 1.0}), "optimize.plain_int8_us is missing"),
         (lambda d: d["size"].update(fp32_bytes=0.5), "size.fp32_bytes is 0.5, expected int"),
+        (lambda d: d["metrics"].update(agreement=2.5), "metrics.agreement is 2.5, expected at most 1 or null"),
+        (lambda d: d["metrics"].update(max_abs_error=-1.0), "metrics.max_abs_error is -1.0, expected at least 0"),
+        (lambda d: d["metrics"]["top1"].update(int8=1.25), "metrics.top1.int8 is 1.25, expected at most 1"),
+        (lambda d: d["layers"][3].update(clipped=-0.1), "layers.3.clipped is -0.1, expected at least 0 or null"),
+        (lambda d: d["size"].update(int8_bytes=-5), "size.int8_bytes is -5, expected at least 0; evaluate again"),
+        (lambda d: d["saturation"].update(unsafe_channels=-3), "saturation.unsafe_channels is -3, expected at least 0"),
+        (lambda d: d["latency_ms"].update(int8=-1), "latency_ms.int8 is -1, expected at least 0 or null"),
     ],
 )
 def test_an_unsound_report_is_refused_with_the_place(report, write, change, message):
