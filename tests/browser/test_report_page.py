@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from int8cal.evaluation.result import LayerScales, TensorHistogram
+from int8cal.evaluation.result import LayerScales, Machine, Origin, TensorHistogram
 from int8cal.evaluation.result_parts import DecisionFigure
 from int8cal.quantization.table import WeightEntry
 
@@ -387,3 +387,22 @@ def test_the_card_of_classes_does_not_scroll_on_a_laptop(show, build):
     card = page.locator(".card", has=page.locator("h3", has_text="Classification"))
     assert card.evaluate("each => each.scrollWidth <= each.clientWidth")
     assert page.locator("h3", has_text="Accuracy over latency").count() == 1
+
+
+def test_the_command_takes_the_width_that_there_is_and_breaks_between_its_words(show, build):
+    machine = Machine(
+        cpu="cpu", flags=(), physical_cores=2, logical_cores=2, threads=2, system="Linux", python="3.11", runtimes={}
+    )
+    command = "int8cal calibrate model.onnx" + " --overwrite" * 30
+    page = show(replace(build(), origin=Origin("2026-01-01T00:00:00Z", command, machine)))
+    code = page.locator(".origin code")
+    assert code.inner_text() == command
+    assert code.bounding_box()["width"] > 1100
+    rows = code.locator("span").evaluate_all(
+        """words => words.map(word => {
+            const text = document.createRange();
+            text.selectNodeContents(word);
+            return text.getClientRects().length;
+        })"""
+    )
+    assert rows == [1] * 33
