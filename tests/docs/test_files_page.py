@@ -30,6 +30,7 @@ ABSENT = {
     "mixed_precision.…",
     "fusion.nodes[].residual",
     "gates[].why",
+    "gates[].own",
     "outputs.NAME.decisions[].channels",
     "outputs.NAME.faults",
     "outputs.NAME.groups[].…",
