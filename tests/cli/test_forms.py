@@ -135,7 +135,7 @@ def test_no_two_neighbours_of_a_dynamic_layer_can_saturate(call, calibrated):
     # the same weights as s8 would
     table = read(calibrated, "out/net.table.json")
     table["settings"]["weights"] = "s8"
-    del table["corrections"]["rounding"]  # codes of other weights
+    table["corrections"].pop("rounding", None)  # codes of other weights, where rounding was worth it
     (calibrated / "s8.table.json").write_text(json.dumps(table))
     assert call("quantize", "net.onnx", "--table", "s8.table.json", "-o", "s8.onnx").code == 0
     done = call("audit", "s8.onnx", "--gate", "unsafe_channels<=0")
