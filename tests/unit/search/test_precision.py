@@ -444,7 +444,7 @@ def test_an_excluded_layer_gets_no_second_plane(flow):
 @pytest.mark.parametrize("pixels", [False, True])
 def test_optional_nodes_stay_float_where_it_is_allowed_and_the_table_says_so(bench, pixels):
     rng = np.random.default_rng(8)
-    data = [{"x": rng.integers(0, 256, (1, 3, 8, 8)).astype(np.float32)} for _ in range(FEW + 1)]
+    data = [{"x": rng.integers(0, 256, (1, 3, 8, 8)).astype(np.float32)} for _ in range(2 * FEW + 1)]
     shapes = {"W": (8, 3, 3, 3), "B": (8,), "U": (8, 8, 3, 3), "T": (8, 8, 3, 3), "V": (8, 4)}
     # weights without rounding errors: all the noise is that of activations
     model = bench.text(RESIDUAL, **{name: rng.choice([-0.5, 0.5], size=shape) for name, shape in shapes.items()})
